@@ -1,1 +1,1 @@
-"""Jobs measured from inside, by the profiler that is in the plugin: what their ranks wrote, joined."""
+"""Reads and judges jobs that were measured from inside, by the profiler in the plugin."""

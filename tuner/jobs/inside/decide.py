@@ -1,13 +1,14 @@
-"""Decisions from a job that explored: an arm stays where its blocks are faster than NCCL's own calls around them.
+"""Decides about the arms that a job explored: an arm stays if its blocks are faster than NCCL's own calls around them.
 
-A block of an arm is compared with the calls of the same kind just before and after it, so what a job has in common over
-minutes cancels. The unit is a stretch of time, over all communicators of one size: what disturbs a job for as long is
-then in one unit. Stretches are made longer until neighbours are no more alike than by accident.
+A block of an arm is compared with the calls of the same kind just before and after it, so that slow changes of the job
+cancel out. The unit of the statistics is a stretch of time, over all communicators of one size: a disturbance of that
+length is then in one unit. Stretches are made longer until neighbouring ones are no more similar than by accident.
 
-The least time over the ranks is how long a call takes where all ranks end together. In a tree they do not: on two
-ranks of an H200 one rank's kernel took 46 us and the other's 60, always the same, beside 63 of the ring. Where ranks
-come late by more than that, the least time is now of one rank and now of another, and nothing in the times tells a tree
-that is faster from one whose ranks end apart. So such an arm stays only where the job itself was faster in its blocks.
+The shortest time over the ranks is how long a call takes if all ranks end together. In a tree they do not: on two ranks
+of an H200, one rank's kernel always took 46 us and the other's 60, while those of the ring took 63. If ranks come late
+by more than such a difference, the shortest time belongs to different ranks in different calls, and the times cannot
+distinguish a faster tree from one whose ranks end at different times. Such an arm only stays if the job itself was
+faster in its blocks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,13 +54,14 @@ def _job_gain(found: Verdict | None) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class JobArm:
-    """An arm of one call, compared with what the job usually runs; ``found`` is by how much the arm is faster.
+    """An arm of one call, compared with what the job usually runs; ``found`` says how much faster the arm is.
 
-    ``p`` is the chance of seeing this without a gain, the job's where ranks do not end together, corrected for all arms
-    (Holm). ``job`` is by how much the job's steps are shorter, as if all calls of the size used the arm, or without
-    known steps the wall clock of whole blocks; None if it was not seen. ``saved_s`` is what it saves per day, of
-    each rank's time in collectives, and ``job_saved_s`` of the wall clock, None if steps do not say it. ``why_not``
-    is None if the arm stays; ``judged`` is False if there is too little data to judge it.
+    ``p`` is the chance of seeing this without a real gain, corrected for all arms (Holm); if ranks do not end together,
+    it is that of the job's gain. ``job`` says how much shorter the job's steps would be if all calls of the size used
+    the arm, or without known steps how much shorter whole blocks were by the wall clock; None if it was not seen.
+    ``saved_s`` is what the arm saves per day of each rank's time in collectives, ``job_saved_s`` what it saves of the
+    wall clock (None if the steps do not say it). ``why_not`` is None if the arm stays; ``judged`` is False if there is
+    too little data.
     """
 
     ranks: int
@@ -80,8 +82,8 @@ class JobArm:
 
 @dataclass(frozen=True, slots=True)
 class JobDecision:
-    """Arms of a job, the largest saving first, and the table of those that stay. ``cost`` is how much longer exploring
-    took than the same calls without it, as a share of all time in collectives.
+    """Arms of a job, the largest saving first, and the table of those that stay. ``cost`` is how much longer the calls
+    took because the job explored, as a share of all time in collectives.
     """
 
     arms: tuple[JobArm, ...]
@@ -90,14 +92,14 @@ class JobDecision:
 
     @property
     def kept(self) -> tuple[JobArm, ...]:
-        """The arms in the table: those with no reason against them."""
+        """The arms that stay, which are in the table."""
         return tuple(arm for arm in self.arms if arm.why_not is None)
 
 
 @dataclass(frozen=True, slots=True)
 class JobBlock:
-    """Consecutive calls of an arm, compared with the calls around them: gains are logarithms, NaN where the job's is
-    unknown.
+    """A block: consecutive calls of an arm, compared with the calls around them. Gains are logarithms; the job's gain
+    is NaN if it is unknown.
     """
 
     at_s: float
@@ -107,7 +109,7 @@ class JobBlock:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArmKey:
-    """Key of an arm: numbers of ranks and nodes, the call, what it usually runs, and the arm."""
+    """Identifies an arm: how many ranks and nodes, the call, what the call usually runs, and the arm."""
 
     ranks: int
     nodes: int
@@ -118,10 +120,10 @@ class ArmKey:
 
 @dataclass(frozen=True, slots=True)
 class ExploredArm:
-    """An arm on one communicator: its blocks, and the time of all its calls and of the usual ones, us.
+    """An arm on one communicator: its blocks, and the total times in us of its calls and of the usual ones.
 
-    ``ends_apart``: its ranks do not end together. ``own``: it ran before any rank can have explored, so it is not an
-    arm but NCCL's own choice for some of the calls.
+    ``ends_apart``: ranks do not end its calls together. ``own``: it ran before any rank can have explored, so it is no
+    arm, but NCCL's own choice for some of the calls.
     """
 
     key: ArmKey
@@ -135,8 +137,8 @@ class ExploredArm:
 
 
 def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: JobSteps | None = None) -> JobDecision:
-    """Arms of all communicators; ``steps`` are the job's. BadInput if nothing but one choice of each call ran: the
-    job did not explore; CannotBeJudged if no call has a time on every rank.
+    """Decides about the arms on all communicators; ``steps`` are the job's. BadInput if only one choice ran for each
+    call, as the job then did not explore; CannotBeJudged if no call has a time on every rank.
     """
     spans, whole_us = list[tuple[float, float]](), 0.0
     candidates: list[JoinedCalls] = []
@@ -170,7 +172,7 @@ def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: Job
 
 
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """How many seconds these spans cover together: a job's restarts may be days apart."""
+    """How many seconds these spans cover together; there may be days between restarts of a job."""
     total_s, end_s = 0.0, -inf
     for first, last in sorted(spans):
         total_s, end_s = total_s + max(0.0, last - max(first, end_s)), max(end_s, last)
@@ -178,7 +180,7 @@ def covered_s(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def _points(each: JoinedCalls) -> dict[Point, list[int]]:
-    """Indices of the kinds that belong to each call, which differ in what was executed."""
+    """Per call, the indices of its kinds, which differ in what was executed."""
     points: dict[Point, list[int]] = {}
     for place, call in enumerate(each.kinds):
         if call.executed is not None and call.bytes > 0:
@@ -187,7 +189,7 @@ def _points(each: JoinedCalls) -> dict[Point, list[int]]:
 
 
 def explored(each: JoinedCalls, steps: JobSteps | None = None) -> Iterator[ExploredArm]:
-    """Arms of a communicator that have blocks between calls of the usual choice."""
+    """The arms on a communicator that have blocks between calls of the usual choice."""
     counts = np.bincount(each.call, minlength=len(each.kinds))
     log_us = np.log(np.maximum(each.transfer_us, 1e-3))
     own_kinds = _own_kinds(each)
@@ -209,7 +211,8 @@ def explored(each: JoinedCalls, steps: JobSteps | None = None) -> Iterator[Explo
 
 
 def _own_kinds(each: JoinedCalls) -> set[int]:
-    """Kinds that ran before a communicator can explore, which depends on its number of calls of all functions."""
+    """The kinds of calls that ran before the communicator could explore; that depends on its number of calls of all
+    functions."""
     functions = np.array([int(call.collective) for call in each.kinds], np.int64)[each.call]
     count = np.zeros(len(each.call), np.int64)
     for function in np.unique(functions):
@@ -218,8 +221,8 @@ def _own_kinds(each: JoinedCalls) -> set[int]:
 
 
 def _ends_apart(each: JoinedCalls, usual: int, arm: int) -> bool:
-    """Whether the least time over the ranks may be less than an arm's call takes: where ranks do not all do the same,
-    or other ranks come last in its calls than in those of the usual kind.
+    """Whether the shortest time over the ranks may be shorter than a call of the arm: ranks do different work, or other
+    ranks come last in the arm's calls than in the usual ones.
     """
     call = each.kinds[arm]
     if call.collective not in WITHOUT_ROOT or call.executed is None or call.executed.algorithm not in ENDS_TOGETHER:
@@ -257,7 +260,7 @@ def _blocks(
 
 
 def _progress(at_s: NDArray[np.float64], start: int, stop: int) -> float:
-    """Logarithm of how much faster the job went on in a block than before and after it; NaN where it is not seen."""
+    """Logarithm of how much faster the job progressed in a block than before and after it; NaN if it cannot be seen."""
     count = stop - start
     if start < count + 1 or stop + count > len(at_s):
         return float("nan")
@@ -271,9 +274,10 @@ def _progress(at_s: NDArray[np.float64], start: int, stop: int) -> float:
 def _of_steps(
     steps: JobSteps, is_arm: NDArray[np.bool_], at_s: NDArray[np.float64], first_s: float, last_s: float
 ) -> float:
-    """Gain of an arm by the time of whole steps: a logarithm, as if every call of the steps in the block ran on it.
+    """Gain of an arm by the time of whole steps, as a logarithm, scaled as if all calls of the steps used the arm.
 
-    The steps before and after the block are compared with; NaN where the arm has too small a part of the steps.
+    The steps of the block are compared with those before and after it. NaN if too few calls of these steps used the
+    arm.
     """
     start, stop = (int(place) for place in np.searchsorted(steps.end_s, (first_s, last_s)))
     stop = min(stop, len(steps.end_s) - 1) + 1
@@ -290,8 +294,8 @@ def _of_steps(
 
 
 def _units(blocks: Sequence[JobBlock]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Gains of kernels and of the job by stretch, [unit]; the stretches are as short as noise allows. Stretches have
-    equally many blocks, so none is empty where restarts are days apart.
+    """Gains by kernel times and gains of the job, both arrays [unit]. A unit is a stretch of time, as short as noise
+    allows. Stretches have equal numbers of blocks, so that none is empty if there are days between restarts.
     """
     ordered = sorted(blocks, key=lambda block: block.at_s)
     gains, job = (np.array([getattr(block, name) for block in ordered]) for name in ("gain", "job_gain"))
@@ -305,7 +309,7 @@ def _units(blocks: Sequence[JobBlock]) -> tuple[NDArray[np.float64], NDArray[np.
 
 
 def _judged(arms: Sequence[ExploredArm], span_s: float, by_steps: bool) -> JobArm:
-    """Verdict on an arm from all its communicators. Where kernel times do not decide, only the job's time does."""
+    """Judges an arm from all its communicators. If kernel times cannot decide, only the job's time does."""
     key, blocks = arms[0].key, [block for each in arms for block in each.blocks]
     of_gain, of_job = _units(blocks)
     found = paired(of_gain)
@@ -347,7 +351,7 @@ def _judged(arms: Sequence[ExploredArm], span_s: float, by_steps: bool) -> JobAr
 
 
 def _corrected(arms: Sequence[JobArm]) -> Iterable[JobArm]:
-    """Corrects the verdicts for deciding about all arms at once."""
+    """Corrects the verdicts for the fact that all arms are judged at once."""
     judged = sorted((arm for arm in arms if arm.judged), key=lambda arm: arm.p)
     together = decided((arm.why_not, arm.found.gain, arm.p) for arm in judged)
     for arm, (chance, why_not) in zip(judged, together, strict=True):
@@ -356,7 +360,7 @@ def _corrected(arms: Sequence[JobArm]) -> Iterable[JobArm]:
 
 
 def _table(arms: Iterable[JobArm], provenance: dict[str, str]) -> Table:
-    """Rows of the arms that stay, the best of each call; neighbouring sizes of one choice are one row."""
+    """The table with the best arm that stays for each call; neighbouring sizes with the same choice are one row."""
     best: dict[tuple[int, int, Point], JobArm] = {}
     measured: dict[tuple[int, int, int], set[int]] = {}
     for arm in arms:
@@ -382,7 +386,7 @@ def _table(arms: Iterable[JobArm], provenance: dict[str, str]) -> Table:
 
 
 def _runs(chosen: dict[int, Combination], sizes: Sequence[int]) -> Iterator[tuple[Combination, list[int]]]:
-    """Sizes in a row that have one choice; a size without one ends a row."""
+    """Runs of consecutive sizes with the same choice; a size without a choice ends a run."""
     for choice, its in groupby(sizes, key=chosen.get):
         if choice is not None:
             yield choice, list(its)

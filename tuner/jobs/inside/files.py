@@ -1,4 +1,5 @@
-"""Files that the plugin writes where NCCL_TUNER_JOB names a folder: what a process saw of its collectives in an hour.
+"""Reads the files that the plugin writes into the folder NCCL_TUNER_JOB: what a process saw of its collectives in an
+hour.
 
 Layout: ``struct job_head``, ``job_communicator``, ``job_kind`` and ``job_record`` of csrc/plugin/jobfile.h.
 """
@@ -63,7 +64,7 @@ HOST_CLOCK = 3  # the version of NCCL's interface that has no times of kernels: 
 
 
 class Untimed(IntEnum):
-    """Why a call that ran has no time: ``enum untimed`` of csrc/plugin/jobfile.h, with what NCCL does."""
+    """Why a call that ran has no time (``enum untimed`` in csrc/plugin/jobfile.h)."""
 
     graphs = 1
     self_sends = 2
@@ -72,7 +73,7 @@ class Untimed(IntEnum):
 
     @property
     def why(self) -> str:
-        """Words for it, as they follow "calls"."""
+        """A phrase for it that follows the word "calls"."""
         return {
             Untimed.graphs: "in CUDA graphs, or on their communicator since: NCCL's counters of kernels part there",
             Untimed.self_sends: "on a communicator on which a rank sends to itself, which parts NCCL's counters",
@@ -83,13 +84,13 @@ class Untimed(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """One file without its records, of which a job has more than there is memory; times in ns, sizes in bytes.
+    """One file without its records, as a job's records may not fit into memory. Times are in ns, sizes in bytes.
 
-    ``communicators`` is a structured array, [row]. ``kinds`` are the named kinds of calls, and ``places`` the numbers
-    by which records refer to them, [kind]. ``rank`` is the launcher's, None if it said none; ``nccl`` the release,
-    None if it is not known. ``thinned``: only every 2**thinned-th call has a record; ``lost``: calls that the plugin
-    had no room for. A record's ``time_us`` is the negative :class:`Untimed` where the call has no time. ``read`` are
-    records that were already read.
+    ``communicators`` is a structured array [row]. ``kinds`` are the kinds of calls by name; ``places`` are the numbers
+    by which records refer to them, indexed [kind]. ``rank`` is what the launcher set, or None; ``nccl`` is the release,
+    or None. ``thinned``: only every 2**thinned-th call has a record; ``lost``: calls that the plugin had no room for.
+    If a call has no time, its record's ``time_us`` is the negative value of :class:`Untimed`. ``read`` are records that
+    were already read.
     """
 
     path: Path
@@ -108,8 +109,9 @@ class JobFile:
     read: NDArray[np.void] | None = None
 
     def records(self) -> NDArray[np.void]:
-        """Structured array, [record], of the file as it is now: a job that runs puts one with more in its place, where
-        communicators and kinds keep their numbers. BadInput if it is gone, cut, or has a number past its end.
+        """The file's current records, a structured array [record]. A running job replaces the file by one with more
+        records, in which communicators and kinds keep their numbers. BadInput if the file is gone, cut off, or has an
+        impossible number.
         """
         if self.read is not None:
             return self.read
@@ -153,7 +155,7 @@ def _rows(path: Path, file: IO[bytes], head: Any, name: str, dtype: np.dtype[np.
 
 
 def read_file(path: Path) -> JobFile:
-    """Reads a file's head and kinds. BadInput names a file that is not one of these, or is cut off."""
+    """Reads a file's head and kinds. BadInput for another kind of file, and for one that is cut off."""
     with _opened(path) as file:
         head = _head(path, file)
         communicators, kinds = (
@@ -186,7 +188,8 @@ def read_file(path: Path) -> JobFile:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files of a job in the order of their names; without any, all files, as the Inspector's have any name.
+    """The ``.job`` files in a folder, in the order of their names; if there are none, all files, as the Inspector's may
+    have any name.
 
     BadInput for a folder that does not exist.
     """
@@ -200,7 +203,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def is_of_job(path: Path) -> bool:
-    """Whether a file is the plugin's or the Inspector's, and can be read."""
+    """Whether a file was written by the plugin or the Inspector, and can be read."""
     try:
         begin = _begin(path)
     except BadInput:
@@ -209,7 +212,7 @@ def is_of_job(path: Path) -> bool:
 
 
 def read_any(path: Path) -> JobFile:
-    """A file of the plugin, or NCCL Inspector's JSON in the same form. Errors: BadInput."""
+    """Reads a file of the plugin, or NCCL Inspector's JSON into the same form. BadInput for any other file."""
     begin = _begin(path)
     return read_file(path) if begin.startswith(MAGIC) or _INSPECTED not in begin else _inspected(path)
 
@@ -221,7 +224,7 @@ def _begin(path: Path) -> bytes:
 
 
 def _inspected(path: Path) -> JobFile:
-    """An Inspector's file: without types, and before NCCL 2.31 without algorithms; sizes are in bytes."""
+    """Reads a file of the Inspector, which has no data types and, before NCCL 2.31, no algorithms."""
     content = read_bytes(path, BadInput).decode(errors="replace")
     communicators: dict[tuple[int, int], tuple[Any, ...]] = {}
     kinds: dict[tuple[Any, ...], list[float]] = {}

@@ -1,9 +1,8 @@
-"""The ranks' files of a job, joined: for each call the shortest time over the ranks is the transfer, the rest is
-waiting.
+"""Joins the files of a job's ranks: the shortest time of a call over the ranks is its transfer, the rest is waiting.
 
-A rank's kernel of a collective also waits for the last rank to come, and all end at about the same time. So the rank
-whose kernel is shortest came last. Calls are told apart by communicator, function and NCCL's number of the call among
-those of its function, which all ranks count alike (comm->seqNumber, src/plugin/profiler.cc, v2.28.9-1).
+A rank's kernel of a collective also waits for the last rank to come, and all kernels end at about the same time. So the
+rank with the shortest kernel came last. A call is identified by its communicator, its function, and NCCL's number of
+the call for that function, which is the same on all ranks (comm->seqNumber, src/plugin/profiler.cc, v2.28.9-1).
 """
 
 from collections import Counter, defaultdict
@@ -45,10 +44,10 @@ _WINDOW = 256  # calls in a row whose times cannot be longer together than what 
 
 @dataclass(frozen=True, slots=True)
 class JobCommunicator:
-    """A communicator as its ranks' files describe it: ``ranks`` is its size, ``seen`` counts those with a file.
+    """A communicator as the files of its ranks describe it: ``ranks`` is its size, ``seen`` the number of ranks with a
+    file.
 
-    ``rank_names`` identifies each rank by the launcher's rank and the host. ``nodes`` is None if NCCL does not say
-    it.
+    ``rank_names`` names each rank by the launcher's rank and the host. ``nodes`` is None if NCCL does not say it.
     """
 
     id: int
@@ -59,15 +58,15 @@ class JobCommunicator:
 
     @property
     def seen(self) -> int:
-        """Ranks that have a file."""
+        """Number of ranks that have a file."""
         return len(self.rank_names)
 
 
 @dataclass(frozen=True, slots=True)
 class JobCall:
-    """Kind of call, and what was executed, None if the file does not say it.
+    """A kind of call, and what was executed for it (None if the file does not say it).
 
-    ``bytes`` is NCCL's nBytes, ``warps`` are per channel.
+    ``bytes`` is NCCL's nBytes; ``warps`` is the number per channel.
     """
 
     collective: Collective
@@ -79,11 +78,12 @@ class JobCall:
 
 @dataclass(frozen=True, slots=True)
 class JoinedCalls:
-    """The calls of one communicator that all its ranks have, in the order of their ends: arrays are [call].
+    """The calls of one communicator that all its ranks have, in the order in which they ended; arrays are indexed
+    [call].
 
-    ``at_s`` is the wall clock at the end; ``waiting_us`` the sum over all ranks of what their kernels waited, ``last``
-    the rank that came last. ``call`` is the index into ``kinds``; ``sequence`` is NCCL's number. ``incomplete`` are
-    calls that some ranks have no record of; ``mismatched`` those that ranks executed differently.
+    ``at_s`` is the wall clock at a call's end. ``waiting_us`` is the waiting of all ranks' kernels, summed; ``last`` is
+    the rank that came last. ``call`` is the index into ``kinds``, ``sequence`` NCCL's number. ``incomplete`` counts
+    calls that some ranks have no record of, ``mismatched`` those that ranks executed differently.
     """
 
     communicator: JobCommunicator
@@ -100,7 +100,7 @@ class JoinedCalls:
 
 @dataclass()
 class _Gathered:
-    """Heads of all files, put together."""
+    """The heads of all files, grouped by communicator."""
 
     communicators: dict[int, tuple[Any, dict[int, str]]] = field(default_factory=dict)
     files: dict[int, list[tuple[JobFile, int]]] = field(default_factory=lambda: defaultdict(list))
@@ -134,7 +134,7 @@ class JobFolder:
 
     @property
     def notes(self) -> Iterator[str]:
-        """Sentences that say which calls have no time, and what was left out."""
+        """Sentences on which calls have no time, and what was left out."""
         for why, count in sorted(self.untimed.items()):
             yield f"without a time: {plural(count, 'call')} {why.why}"
         if not any(len(file.communicators) for file in self.files):
@@ -143,7 +143,7 @@ class JobFolder:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """Releases of NCCL, as the files say."""
+        """The releases of NCCL that the files name."""
         return tuple(sorted({file.nccl for file in self.files if file.nccl}))
 
     @property
@@ -153,9 +153,9 @@ class JobFolder:
 
 
 def read_folder(folder: Path) -> JobFolder:
-    """Heads and kinds of all files; records are read when they are joined.
+    """Reads the heads and kinds of all files in a folder; records are read when they are joined.
 
-    BadInput if there is no file that can be read; a broken one is left out and named.
+    BadInput if no file can be read; a single broken file is left out and named.
     """
     files, broken = [], []
     for path in files_of(folder):
@@ -186,10 +186,10 @@ def _impossible(files: Iterable[JobFile]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class RankCalls:
-    """Calls of one rank, as one file has them: arrays are [call].
+    """Calls of one rank that one file has; arrays are indexed [call].
 
-    ``keys`` combine function and number, ``kinds`` are places in all kinds of the communicator. ``at_ms`` is the wall
-    clock at the end, since 1970. ``untimed`` says why there is no time (:class:`Untimed`); 0: there is one.
+    ``keys`` combine function and number; ``kinds`` are indices into the communicator's kinds. ``at_ms`` is the wall
+    clock at the end, since 1970. ``untimed`` says why a call has no time (:class:`Untimed`); 0 if it has one.
     """
 
     rank: int
@@ -200,13 +200,13 @@ class RankCalls:
     untimed: NDArray[np.int64]
 
     def part(self, own: NDArray[np.bool_]) -> "RankCalls":
-        """A copy with the calls of the mask ``own``, [call]."""
+        """A copy with only the calls of the mask ``own``, an array [call]."""
         return RankCalls(
             self.rank, self.keys[own], self.time_ns[own], self.kinds[own], self.at_ms[own], self.untimed[own]
         )
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Columns that are folded, by their names in :data:`FOLDED`."""
+        """The columns to fold over all ranks, by their names in :data:`FOLDED`."""
         count = len(self.keys)
         return {
             "least": self.time_ns << np.uint64(_RANK_BITS) | np.uint64(max(self.rank, 0)),
@@ -239,9 +239,11 @@ Fold = Callable[[Iterable[RankCalls]], Columns]
 
 
 def joined(folder: JobFolder, fold: Fold | None = None) -> Iterator[JoinedCalls]:
-    """Calls of each communicator, the one with most time first. Only one communicator's calls are in memory at once.
+    """Yields the joined calls of each communicator, the one with the most time first. Only one communicator's calls are
+    in memory at a time.
 
-    ``fold`` makes columns, [call], with times in us, from the calls of all ranks; :func:`by_dask` is one.
+    ``fold`` makes columns (arrays [call], times in us) from the calls of all ranks; :func:`by_dask` makes such a
+    function.
     """
     gathered = _gathered(folder)
     for number in gathered.by_time():
@@ -249,7 +251,7 @@ def joined(folder: JobFolder, fold: Fold | None = None) -> Iterator[JoinedCalls]
 
 
 def no_call(communicators: Iterable[JobCommunicator]) -> CannotBeJudged:
-    """The reason why no call of these has a time on every rank."""
+    """An error that says why no call of these communicators has a time on every rank."""
     absent = [f"of {each.ranks} ranks {each.seen} have a file" for each in communicators if each.seen < each.ranks]
     why = "; ".join(absent[:_MOST_SHOWN]) or "nccl-tuner job read DIR says what is missing"
     return CannotBeJudged(f"no call has a time on every rank; {why}")
@@ -280,7 +282,8 @@ def _time_us(files: Sequence[tuple[JobFile, int]]) -> float:
 
 
 def job_call(kind: Any, ranks: int) -> JobCall | None:
-    """Kind of a file's struct job_kind; None for what is not a collective that NCCL tunes, or is impossible."""
+    """The kind of call that a struct job_kind describes; None if it is not a collective that NCCL tunes, or is
+    impossible."""
     words = {name: kind[name].decode(errors="replace") for name in ("function", "type", "algorithm", "protocol")}
     collective, algorithm = choice.collective(words["function"]), choice.algorithm(words["algorithm"])
     protocol = choice.protocol(words["protocol"])
@@ -302,7 +305,7 @@ _IDENTITY = ["communicator", "channels", "warps", "count", "function", "type", "
 def _rank_calls(
     files: Sequence[tuple[JobFile, int]], kinds: dict[JobCall, int], ranks: int, left_out: list[str]
 ) -> Iterator[RankCalls]:
-    """Calls of a communicator, file by file; ``kinds`` and ``left_out`` are added to."""
+    """Yields the calls of a communicator, file by file; adds to ``kinds`` and ``left_out``."""
     seen: dict[tuple[Any, ...], int] = {}
     for file, place in files:
         known = np.full(int(file.places.max()) + 2, -1)  # the last one: what the file had not when it was read first
@@ -342,11 +345,11 @@ def _rank_calls(
 
 
 def overlapping(times_us: NDArray[np.float64], at_ms: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mask of calls of a rank on a communicator, [call], that are part of a run whose kernels took longer than the time
-    that passed.
+    """Finds calls of a rank on a communicator in stretches in which kernels took longer than the time that passed; an
+    array [call] of bools.
 
-    Kernels of a communicator run one after the other. ``at_ms``, [call] in ms, is when each was recorded, at or after
-    its end; ``times_us``, [call] in us, is 0 without a time.
+    This is impossible, as kernels of a communicator run one after the other. ``at_ms`` (array [call], in ms) is when
+    each call was recorded, at or after its end; ``times_us`` (array [call], in us) is 0 for a call without a time.
     """
     found, order = np.zeros(len(at_ms), np.bool_), np.argsort(at_ms, kind="stable")
     if len(order) < 2:
@@ -369,9 +372,10 @@ def overlapping(times_us: NDArray[np.float64], at_ms: NDArray[np.float64]) -> ND
 
 
 class _CallTable:
-    """A table of calls sorted by their keys, to which the calls of one rank after the other are added.
+    """A table of calls sorted by key, to which the calls of one rank after the other are added.
 
-    Ranks almost always have the same calls: new ones wait until there are AT_ONCE, and get their places together.
+    Ranks almost always have the same calls. New calls wait until there are AT_ONCE of them, and are then inserted
+    together.
     """
 
     def __init__(self) -> None:
@@ -382,7 +386,7 @@ class _CallTable:
         self.waiting: list[RankCalls] = []
 
     def add(self, calls: RankCalls) -> None:
-        """Calls of one rank, in any order."""
+        """Adds the calls of one rank, in any order."""
         at, new = self._places(calls.keys)
         if new.any():
             self.waiting.append(calls.part(new))
@@ -393,10 +397,10 @@ class _CallTable:
             self.admit()
 
     def _places(self, wanted: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Places of keys, [call], and which have none yet.
+        """Row of each key, and which keys have no row yet; both are arrays [call].
 
-        Numbers of a function are consecutive unless records are thinned or lost, so most places follow from the number;
-        the others are searched for.
+        Numbers of calls of a function are consecutive unless records are thinned or lost, so that most rows follow from
+        the number; the others are searched for.
         """
         keys = self.columns["key"]
         if not len(keys):
@@ -411,7 +415,7 @@ class _CallTable:
         return at, keys[at] != wanted
 
     def admit(self) -> None:
-        """Gives the waiting calls their places."""
+        """Inserts the waiting calls into the table."""
         waiting, self.waiting = self.waiting, []
         if waiting:
             new = np.sort(np.concatenate([each.keys for each in waiting]))
@@ -424,7 +428,8 @@ class _CallTable:
 
 
 def _folded(batches: Iterable[RankCalls]) -> Columns:
-    """One row per call; besides the calls there are rarely many more than AT_ONCE records in memory."""
+    """Folds the calls of all ranks into one row per call. Besides these rows, rarely many more than AT_ONCE records are
+    in memory."""
     table = _CallTable()
     for calls in batches:
         table.add(calls)
@@ -433,9 +438,9 @@ def _folded(batches: Iterable[RankCalls]) -> Columns:
 
 
 def by_dask(to: Path, parts: int = 1) -> Fold:
-    """A fold on the Dask cluster of the current client: the result is kept in the new folder ``to``, as Parquet
-    partitioned by communicator and rank. ``parts``: the number of partitions of a communicator's calls. Columns are
-    [call], times in us. BadInput if Dask is not installed.
+    """Makes a fold that runs on the Dask cluster of the current client. It keeps the result in the new folder ``to``,
+    as Parquet partitioned by communicator and rank. ``parts``: into how many partitions a communicator's calls are
+    divided. Columns are arrays [call], times in us. BadInput if Dask is not installed.
     """
     try:
         pl = import_module("polars")

@@ -1,8 +1,10 @@
-"""Arms for a job that was measured: few of them, where most of its time is, with the predicted cost of exploring.
+"""Plans arms for a job that was measured: few arms, for the calls with most of its time, with the predicted cost of
+exploring.
 
-Candidates are what the emulator says can run, by calibrated times where the machine's GPUs have any, else by NCCL's own
-model. The model's ratios to what runs now, applied to the measured time, are the cost of an arm's block; the model's
-known error gives the limits. Where the job explored already, its blocks give the ratios.
+Candidates are what the emulator says can run, with calibrated times if the machine's GPUs have any, or else with those
+of NCCL's own model. The model predicts by which factor an arm is slower than what runs now; the measured time
+multiplied by that is the cost of an arm's block. The model's known error gives the interval. If the job explored
+before, its blocks give the factors.
 """
 
 from collections import Counter, defaultdict
@@ -47,8 +49,8 @@ EVERY = (10, 1000)
 
 @dataclass(frozen=True, slots=True)
 class PlannedArm:
-    """An arm, and its time relative to what runs now, by ``blocks`` in this job or, where these are 0, by the model.
-    ``sd`` is the standard deviation of its logarithm, None if not known.
+    """An arm, and its time relative to what runs now: from ``blocks`` blocks in this job, or if that is 0 from the
+    model. ``sd`` is the standard deviation of the logarithm of ``factor``; None if it is not known.
     """
 
     arm: Combination
@@ -59,7 +61,8 @@ class PlannedArm:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call worth exploring. ``share`` is its share of all time in collectives, ``block`` a number of calls."""
+    """A call worth exploring. ``share`` is its share of all time in collectives, ``block`` the number of calls in a
+    block."""
 
     point: Point
     usual: Combination
@@ -71,9 +74,9 @@ class PlannedCall:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The table to start the next run with. ``cost`` is predicted by ``model``, as a share of the time in collectives,
-    with the 90 % interval, None if the model's error is not known; ``cost_of_job`` is a share of the wall clock.
-    ``days`` is how long exploring lasts at this rate.
+    """The table for the job's next run. ``cost`` is what exploring costs as predicted by ``model``, as a share of the
+    time in collectives; its 90 % interval is None if the model's error is not known. ``cost_of_job`` is the cost as a
+    share of the wall clock. ``days`` is how long exploring lasts at this rate.
     """
 
     model: str
@@ -93,9 +96,10 @@ def plan(
     most_factor: float = MOST_FACTOR,
     steps: JobSteps | None = None,
 ) -> JobPlan:
-    """Arms for the communicators of the scenario's size that the model says take at most ``most_factor`` times as long
-    as what runs now. With the job's ``steps``, blocks are long enough to contain a whole step. BadInput if the job
-    has no such communicator, or nothing is worth a try; CannotBeJudged if no call has a time on every rank.
+    """Plans arms for the communicators of the scenario's size: those that take at most ``most_factor`` times as long as
+    what runs now, according to the model. With the job's ``steps``, blocks are long enough to contain a whole step.
+    BadInput if the job has no such communicator, or nothing is worth a try; CannotBeJudged if no call has a time on
+    every rank.
     """
     found = _counted(joined, scenario.ranks, steps)
     if not found.there:
@@ -129,8 +133,8 @@ def plan(
 
 
 class _ArmTime(NamedTuple):
-    """Time of a call by the model, us. ``sd`` is the standard deviation of its logarithm's error, None if not known;
-    between nodes ``site_call`` says which part of the error the site's calls share.
+    """Time of a call in us according to the model. ``sd`` is the standard deviation of the error of its logarithm, or
+    None if not known. Between nodes, ``site_call`` says which part of the error all calls of a site have in common.
     """
 
     us: float
@@ -138,7 +142,7 @@ class _ArmTime(NamedTuple):
     site_call: SiteCall | None = None
 
     def sd_of_ratio(self, other: "_ArmTime") -> float | None:
-        """Standard deviation of the logarithm of how far the ratio of both is off."""
+        """Standard deviation of the logarithm of the error of the ratio of both times; None if it is not known."""
         if self.site_call is not None and other.site_call is not None:
             half = self.site_call.half_of_ratio(other.site_call)
             return None if half is None else half / COVERED_SDS
@@ -149,7 +153,8 @@ _Times = Callable[[Point], Mapping[AlgoProto, _ArmTime]]
 
 
 def _interval(planned: Iterable[PlannedCall], every: int) -> tuple[float, float] | None:
-    """The 90 % interval of the cost, if every arm is as far off as it can be; the model errs alike at all sizes."""
+    """The 90 % interval of the cost, from random draws of the model's errors; an algorithm and protocol has the same
+    error at all sizes. None if an error is not known."""
     random, errors = np.random.default_rng(0), dict[AlgoProto, NDArray[np.float64]]()
     costs = np.zeros(DRAWS)
     for call in planned:
@@ -165,7 +170,7 @@ def _interval(planned: Iterable[PlannedCall], every: int) -> tuple[float, float]
 
 
 def _model(selection: Selection, scenario: Scenario) -> tuple[str, _Times]:
-    """Name of the model, and its times in us for everything that can run."""
+    """Name of the model, and a function that gives its times in us of everything that can run."""
 
     def nccl(point: Point) -> Mapping[AlgoProto, _ArmTime]:
         cells = np.asarray(selection.cost_table(Request(point.collective, point.dtype, Op.sum), point.bytes))[0]
@@ -194,8 +199,8 @@ def _model(selection: Selection, scenario: Scenario) -> tuple[str, _Times]:
 
 @dataclass()
 class _CountedCalls:
-    """Time of calls on communicators of one size. ``whole_us`` is the time of all of them; ``there`` lists the sizes,
-    and ``all`` the communicators.
+    """Calls and times on communicators of one size. ``whole_us`` is the time of all calls; ``there`` lists the sizes of
+    communicators, and ``all`` the communicators.
     """
 
     times_us: dict[Point, float] = field(default_factory=lambda: defaultdict(float))
@@ -240,7 +245,7 @@ def _counted(joined: Iterable[JoinedCalls], ranks: int, steps: JobSteps | None) 
 
 
 def _calls_of_step(each: JoinedCalls, collective: Collective, steps: JobSteps) -> int:
-    """The number of calls of a collective, as NCCL numbers them, that most steps do not exceed; 0 if there are no
+    """How many calls of a collective, by NCCL's numbers, a step has at most in nine of ten steps; 0 if there are no
     steps during these calls.
     """
     own = np.isin(each.call, [place for place, call in enumerate(each.kinds) if call.collective is collective])
@@ -266,7 +271,7 @@ def _planned(found: _CountedCalls, model: _Times, most_factor: float) -> Iterato
 
 
 def _measured(arms: Sequence[ExploredArm]) -> PlannedArm:
-    """An arm, judged by its blocks on all communicators."""
+    """The factor of an arm, from its blocks on all communicators."""
     usual_us = sum(arm.usual_us * arm.arm_calls / arm.usual_calls for arm in arms)
     gains = [block.gain for arm in arms for block in arm.blocks]
     sd = max(LEAST_SD, float(np.std(gains)) / sqrt(len(gains)))
@@ -282,7 +287,7 @@ def _modelled(times: Mapping[AlgoProto, _ArmTime], usual: Combination) -> Iterat
 
 
 def _mean_cost(call: PlannedCall) -> float:
-    """By what share a block of an arm takes longer than usual calls, averaged over the arms and NCCL's own choice;
+    """How much longer a block takes than usual calls, as a share, averaged over the arms and NCCL's own choice;
     negative if arms are faster.
     """
     return sum(arm.factor - 1 for arm in call.arms) / (len(call.arms) + 1)

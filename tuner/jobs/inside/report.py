@@ -1,4 +1,5 @@
-"""Results of a job's files: transfer, waiting, who comes last; and measured times as every command reads them."""
+"""Makes reports from a job's files: transfer, waiting, who comes last; and measured times in the form that all commands
+read."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +29,8 @@ AND_TIMES = 2.0  # times its share
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """Calls of one kind on communicators of one size: medians, and the part of the kernels' time that is waiting."""
+    """Calls of one kind on communicators of one size: median times, and the share of the kernels' time that is
+    waiting."""
 
     ranks: int
     nodes: int | None
@@ -41,7 +43,8 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank that comes last more often than by accident; ``waiting_s``: what others waited in these calls."""
+    """A rank that comes last more often than by accident; ``waiting_s`` is how long the others waited in these
+    calls."""
 
     name: str
     calls: int
@@ -52,8 +55,8 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """``mismatched`` are calls that ranks executed differently: none, or the job would hang. ``untimed`` are calls
-    without a time, which ``notes`` explain.
+    """A report on a job. ``mismatched`` counts calls that ranks executed differently; there should be none, as the job
+    would hang. ``untimed`` counts calls without a time, which ``notes`` explain.
     """
 
     processes: int
@@ -168,11 +171,12 @@ def _notes(folder: JobFolder, incomplete: int) -> Iterable[str]:
 
 
 def measurements(joined: Sequence[JoinedCalls], scenario: Scenario | None) -> Measurements:
-    """The times as ``measure`` would have them: a block for each kind of call and stretch of a minute.
+    """The times in the form in which ``measure`` writes them, with a block for each kind of call and each minute.
 
-    What most calls of a size executed is NCCL's own choice, or the table's; everything else was explored. The operation
-    is not known, and assumed to be a sum. Communicators are those of ``scenario``'s size; without one, of the size that
-    has most time. BadInput if none has this size, CannotBeJudged if no call has a time on every rank.
+    What most calls of a size executed counts as NCCL's own choice (or the table's); everything else counts as explored.
+    The operation is not known, and assumed to be a sum. Only communicators of the scenario's size are used; without
+    ``scenario``, those of the size with the most time. BadInput if none has this size, CannotBeJudged if no call has a
+    time on every rank.
     """
     if not any(len(each.call) for each in joined):
         raise no_call(each.communicator for each in joined)
@@ -225,7 +229,7 @@ def _blocks(each: JoinedCalls, begin_s: float, process: int) -> Iterable[SampleB
 
 
 def _usual(each: JoinedCalls) -> dict[Point, Combination | None]:
-    """Combination that most calls of each size ran."""
+    """The combination that most calls of each kind and size ran."""
     counts: dict[Point, Counter[Combination | None]] = {}
     for place, count in enumerate(np.bincount(each.call, minlength=len(each.kinds))):
         call = each.kinds[place]
@@ -235,8 +239,8 @@ def _usual(each: JoinedCalls) -> dict[Point, Combination | None]:
 
 
 def write_parquet(folder: Path, joined: Iterable[JoinedCalls]) -> Iterator[JoinedCalls]:
-    """Writes the calls of each communicator to ``communicator=ID/calls.parquet``, as in partitioned Parquet, then
-    yields them.
+    """Writes the calls of each communicator to ``communicator=ID/calls.parquet``, as partitioned Parquet, and yields
+    them.
     """
     extras.require("polars", f"{folder}: writing Parquet")
     import polars as pl

@@ -1,7 +1,7 @@
-"""Steps of a training job and when they ended: from NVTX ranges, or a log of step times.
+"""Reads when the steps of a training job ended, from NVTX ranges or a log of step times.
 
 Formats: Nsight Systems' export to SQLite and its table of ranges (``nsys stats -r nvtx_pushpop_trace -f csv``), JSON
-lines with ``step_s`` and, where it is known, ``time`` (the end: seconds since 1970, or ISO 8601), and plain text with
+lines with ``step_s`` and, if it is known, ``time`` (of the end, as seconds since 1970 or ISO 8601), and plain text with
 the seconds of a step on each line.
 """
 
@@ -30,21 +30,23 @@ _VALID = "valid: nsys' SQLite export or its CSV of NVTX ranges, JSON lines with 
 
 @dataclass(frozen=True, slots=True)
 class JobSteps:
-    """Steps in the order of their ends: arrays are [step], numbers of s. ``dated``: by the wall clock, else from 0."""
+    """Steps in the order in which they ended; arrays [step] of seconds. ``dated``: ends are by the wall clock; else
+    they count from 0."""
 
     end_s: NDArray[np.float64]
     time_s: NDArray[np.float64]
     dated: bool
 
     def since(self, begin_s: float) -> "JobSteps":
-        """A copy with wall-clock times; if the file has none, the first step begins at ``begin_s``, the job's first
-        call.
+        """A copy with wall-clock times. If the file has none, the first step begins at ``begin_s``, the time of the
+        job's first call.
         """
         return self if self.dated else JobSteps(self.end_s + begin_s, self.time_s, True)
 
 
 def read_steps(path: Path, name: str) -> JobSteps:
-    """Steps of a file; ``name`` is that of the NVTX ranges. BadInput for another file, or one without enough steps."""
+    """Reads the steps of a file; ``name`` is the name of the NVTX ranges. BadInput for another kind of file, and if
+    there are too few steps."""
     content = read_bytes(path, BadInput)
     if content.startswith(MAGIC):
         spans, dated = _ranges(path, name)
@@ -59,7 +61,8 @@ def read_steps(path: Path, name: str) -> JobSteps:
 
 
 def _ranges(path: Path, name: str) -> tuple[Sequence[tuple[float, float]], bool]:
-    """Ends and times, s, of the ranges of one thread: the one with the most ranges."""
+    """Ends and durations in s of the ranges of one thread, that with the most ranges, and whether ends are by the wall
+    clock."""
     try:
         with bounds.database(path, None, BadInput, DATABASE) as database:
             tables = {table for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

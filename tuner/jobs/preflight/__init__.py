@@ -1,4 +1,4 @@
-"""Before a job starts: whether all ranks would choose the same, from what each rank recorded about itself.
+"""Checks before a job starts whether all ranks would choose the same, from what each rank recorded about itself.
 
-``collect`` is one file that needs only Python's standard library; ``workflow`` judges what it wrote.
+``collect`` is one file that needs only Python's standard library; ``workflow`` judges the records that it wrote.
 """

@@ -1,5 +1,5 @@
-"""The effect of one difference by itself: a communicator of ranks that differ only in it, compared with one
-without it.
+"""Computes the effect of one difference by itself: compares a communicator whose ranks only have this difference with
+one without it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,8 @@ UNSAID = 0  # threads
 
 @dataclass(frozen=True, slots=True)
 class RankPick:
-    """Choice of the ranks of one setting; ``threads`` of a block where ranks differ in them, too, else None."""
+    """The choice of ranks with one setting. ``threads`` is the number per block if ranks differ in it, too; else
+    None."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -42,10 +43,10 @@ class RankPick:
 
 @dataclass(frozen=True, slots=True)
 class DifferingPicks:
-    """A range of sizes (nBytes, both ends included) at which ranks choose differently; ``picks`` in the order of the
-    settings.
+    """A range of sizes (nBytes, both ends included) at which ranks choose differently; ``picks`` are in the order of
+    the settings.
 
-    A pick is None if NCCL fails the call on these ranks.
+    A pick is None if the call fails on these ranks.
     """
 
     collective: Collective
@@ -57,11 +58,12 @@ class DifferingPicks:
 def differing_picks(
     ranks: Sequence[Selection], request: Request, low: int | None = None, high: int = FOLLOWED_BYTES
 ) -> list[DifferingPicks]:
-    """Ranges of sizes at which the ranks choose differently, ascending. Sizes are from one element to ``high``.
+    """Ranges of sizes at which the ranks choose differently, in ascending order, from ``low`` (None: one element) to
+    ``high``.
 
-    Threads count in releases whose blocks divide their data by them. Neighbours with the same picks are one range.
-    Where channels change too often to check each change, as with a table under NCCL 2.22, sizes in between are checked.
-    Errors: BadInput, NoAlgorithm, BadTable.
+    Threads are compared in releases whose blocks divide their data by them. Neighbouring ranges with the same picks are
+    merged. If channels change too often to check each change, such as with a table under NCCL 2.22, sizes in between
+    are checked. Raises BadInput, NoAlgorithm and BadTable.
     """
     if not any(selection.usable(request) for selection in ranks):
         return []
@@ -86,7 +88,7 @@ def differing_picks(
 
 
 def _between(ranks: Sequence[Selection], request: Request, low: int, high: int) -> SizeArray:
-    """Eight sizes in each octave, and the sizes at which a tuner's answer changes."""
+    """Eight sizes per power of two, and the sizes at which a tuner's answer changes."""
     sizes = {round(size) for size in np.geomspace(low, high, 8 * (high // low).bit_length())}
     for selection in ranks:
         if (tuner := selection.communicator.tuner) is not None:
@@ -95,7 +97,7 @@ def _between(ranks: Sequence[Selection], request: Request, low: int, high: int) 
 
 
 def _labels(selection: Selection, ranges: Ranges | None, request: Request, sizes: SizeArray) -> NDArray[np.int64]:
-    """Algorithm, protocol, channels and threads of each size, [size][4]."""
+    """Array [size][4] of algorithm, protocol, channels and threads."""
     labels = np.tile(np.array(NOTHING, np.int64), (len(sizes), 1))
     if ranges is not None:
         runs = (sizes >= ranges.from_bytes[0]) & (sizes <= ranges.to_bytes[-1])
@@ -106,9 +108,10 @@ def _labels(selection: Selection, ranges: Ranges | None, request: Request, sizes
 
 @lru_cache(maxsize=256)
 def ranges_of(selection: Selection, request: Request, low: int | None, high: int) -> Ranges | None:
-    """The ranges by algorithm, protocol, channels and threads, or without the last two where those are too many.
+    """The ranges of sizes with the same algorithm, protocol, channels and threads, or without the last two if there are
+    too many ranges.
 
-    None if no algorithm can run. Errors: BadInput.
+    None if no algorithm can run. Raises BadInput.
     """
     try:
         return launches(selection, request, low, high)
@@ -134,7 +137,7 @@ ADAPTER_KEYS = ("nics", "nic-gbps", "gpudirect")
 
 @dataclass(frozen=True, slots=True)
 class SizeBounds:
-    """Sizes that are asked about, in nBytes; ``low`` None: from one element."""
+    """The range of sizes that is asked about, in nBytes; if ``low`` is None, it begins at one element."""
 
     low: int | None
     high: int
@@ -142,7 +145,8 @@ class SizeBounds:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceCost:
-    """The largest slowdown of a call by NCCL's own times, where all ranks choose the same: a ratio of times."""
+    """The largest slowdown of a call by NCCL's own times, if all ranks choose the same; ``ratio`` is the time with the
+    difference over that without it."""
 
     collective: Collective
     bytes: int
@@ -150,14 +154,14 @@ class ChoiceCost:
 
     @property
     def in_words(self) -> str:
-        """The cost in per cent, and where."""
+        """A sentence on the cost in per cent, and for which call."""
         per_cent = 100 * (self.ratio - 1)
         where = f"{self.collective.name}, {human_bytes(self.bytes)}"
         return f"what differs costs up to {per_cent:.1f} % by NCCL's times ({where})"
 
 
 def all_differing_picks(views: Views, requests: Iterable[Request], over: SizeBounds) -> list[DifferingPicks]:
-    """Sizes at which ranks choose differently. Errors: BadInput, BadTable, UnknownRelease."""
+    """Ranges of sizes at which ranks choose differently. Raises BadInput, BadTable and UnknownRelease."""
     if len(views.settings) < 2:
         return []
     asked = [views.selection(setting) for setting in views.settings]
@@ -165,7 +169,7 @@ def all_differing_picks(views: Views, requests: Iterable[Request], over: SizeBou
 
 
 def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over: SizeBounds) -> Reach:
-    """How far a named difference would reach as the only one. Errors: BadInput, BadTable, UnknownRelease."""
+    """The effect of the named difference if it were the only one. Raises BadInput, BadTable and UnknownRelease."""
     common = assembled.common
     hosts = [
         HostsAlike(tuple(dict.fromkeys(_only(what, common, each) for each in hosts.settings)), hosts.count)
@@ -180,7 +184,8 @@ def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over:
 
 
 def changed(views: Views, common: RankSetting, requests: Sequence[Request], over: SizeBounds) -> Reach:
-    """Compares choices and times of ranks that agree with those of ranks that all have the common setting."""
+    """The effect of differences on ranks that agree: compares their choices and times with those of ranks that all have
+    the common setting."""
     here, without = views.selection(views.settings[0]), _all(views, common)
     if any(not _same_choices(here, without, request, over) for request in requests):
         return Reach.alike
@@ -188,7 +193,7 @@ def changed(views: Views, common: RankSetting, requests: Sequence[Request], over
 
 
 def cost(views: Views, common: RankSetting, requests: Iterable[Request]) -> ChoiceCost | None:
-    """The largest loss against ranks with the common setting only; None if no time changes."""
+    """The largest loss compared with ranks that all have the common setting; None if no time changes."""
     here, without = views.selection(views.settings[0]), _all(views, common)
     found = []
     for request in requests:

@@ -162,18 +162,18 @@ if TYPE_CHECKING:  # Python 3.7 has no TypedDict, and these say of JSON's object
 
 
 class CollectedHost:
-    """Environment and file system that a record is made of: the process's variables, and files below ``root``."""
+    """The environment and file system that a record describes: the process's variables, and files below ``root``."""
 
     def __init__(self, environment: Mapping[str, str], root: str = "") -> None:
         self.environment = environment
         self.root = root
 
     def path(self, name: str) -> str:
-        """The path to open for a path of the host: below ``root``."""
+        """The path below ``root`` at which a path of the host is opened."""
         return self.root + name if name.startswith("/") else name
 
     def text(self, name: str) -> str | None:
-        """A file's text, ends of lines as they are; None if it cannot be read."""
+        """A file's text, with its line ends as they are; None if it cannot be read."""
         try:
             with open(self.path(name), encoding="utf-8", errors="replace", newline="") as file:
                 return file.read()
@@ -189,7 +189,7 @@ class CollectedHost:
             return None
 
     def word(self, name: str) -> str:
-        """A file of one line, such as those of /sys; empty where it cannot be read."""
+        """The content of a file with one line, such as those of /sys; empty if it cannot be read."""
         return (self.text(name) or "").strip()
 
     def names(self, folder: str) -> list[str]:
@@ -205,7 +205,8 @@ class CollectedHost:
 
 
 def record(host: CollectedHost, library: str | None = None) -> RankRecord:
-    """Everything about this rank, as JSON has it. ``library``: the libnccl that the job loads, where it is known."""
+    """The whole record of this rank, in the form of the JSON. ``library``: the libnccl that the job loads, if it is
+    known."""
     configuration = configuration_files(host)
     variables = nccl_variables(host)
     settled = settled_variables(variables, configuration)
@@ -246,11 +247,11 @@ def nccl_variables(host: CollectedHost) -> dict[str, str]:
 
 
 def configuration_files(host: CollectedHost) -> list[ConfigurationFile]:
-    """NCCL's existing files of variables, in order of precedence.
+    """NCCL's files of variables that exist, in order of precedence.
 
-    The first to set a variable wins, after the process's own environment. NCCL_CONF_FILE is read instead of the home
-    folder's by the releases that know it, also where there is no such file; the home folder is passwd's, or HOME's in
-    newer releases. Source: initEnvFunc, src/misc/param.cc, v2.28.9-1.
+    The process's own environment wins, then the first file that sets a variable. Releases that know NCCL_CONF_FILE read
+    that file instead of the one in the home folder, even if it does not exist. The home folder is that of passwd, or
+    HOME in newer releases. Source: initEnvFunc, src/misc/param.cc, v2.28.9-1.
     """
     of_variable = host.variable("HOME")
     places = {
@@ -268,7 +269,7 @@ def configuration_files(host: CollectedHost) -> list[ConfigurationFile]:
 
 
 def home() -> str:
-    """The home folder that NCCL looks in: the user's, whatever HOME says."""
+    """The user's home folder in passwd, in which NCCL looks whatever HOME is."""
     import pwd
 
     try:
@@ -278,7 +279,7 @@ def home() -> str:
 
 
 def assignments(text: str) -> dict[str, str]:
-    """NCCL_NAME=VALUE by line: nothing is stripped, and the first value of a name stays."""
+    """Reads lines NCCL_NAME=VALUE: nothing is stripped, and the first value of a name counts."""
     values: dict[str, str] = {}
     for line in text.split("\n"):
         name, equals, value = line.partition("=")
@@ -288,7 +289,8 @@ def assignments(text: str) -> dict[str, str]:
 
 
 def settled_variables(variables: Mapping[str, str], files: list[ConfigurationFile]) -> dict[str, str]:
-    """Merge variables by their precedence, to find files that they name; the check merges again, by release."""
+    """Merges variables by their precedence, to find files that they name. The check merges them again, as the release
+    does."""
     merged: dict[str, str] = {}
     named = any(file["place"] == "named" for file in files)
     for file in files:
@@ -306,13 +308,13 @@ def ranks(host: CollectedHost) -> RankNumbers:
 
 
 def number(host: CollectedHost, variable: str) -> int | None:
-    """A whole number in a variable; None for anything else."""
+    """The whole number in a variable; None for anything else."""
     text = host.variable(variable)
     return int(text) if text is not None and text.isdigit() else None
 
 
 def libraries(host: CollectedHost, given: str | None = None) -> Iterator[FoundLibrary]:
-    """Every libnccl.so.2 that a process here may load, the likeliest first, each file once."""
+    """Yields every libnccl.so.2 that a process here may load, the most likely one first, each file once."""
     seen = set()
     for found_by, path in library_paths(host, given):
         real = os.path.realpath(host.path(path))
@@ -346,7 +348,7 @@ def library_paths(host: CollectedHost, given: str | None) -> Iterator[tuple[str,
 
 
 def release_of(path: str) -> SaidRelease:
-    """The release that a libnccl says it is, and the CUDA it is for, read from the file."""
+    """The release that a libnccl says it is, and the CUDA version that it is for, read from the file."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             said = SAYS_RELEASE.search(content)
@@ -356,7 +358,7 @@ def release_of(path: str) -> SaidRelease:
 
 
 def processor(host: CollectedHost) -> FirstProcessor:
-    """The first processor: architecture, and on x86 vendor, family and model as Linux counts them."""
+    """The first processor: its architecture, and on x86 vendor, family and model as Linux counts them."""
     facts: dict[str, str] = {}
     for line in (host.text("/proc/cpuinfo") or "").split("\n\n")[0].splitlines():
         name, _, value = line.partition(":")
@@ -372,7 +374,7 @@ def processor(host: CollectedHost) -> FirstProcessor:
 
 
 def gpus(host: CollectedHost) -> list[PciGpu]:
-    """NVIDIA's GPUs on the PCI bus, all of the host's, in the order of their addresses."""
+    """All NVIDIA GPUs on the host's PCI bus, in the order of their addresses."""
     folder, found = "/sys/bus/pci/devices", []  # type: str, list[PciGpu]
     for address in host.names(folder):
         vendor, device, kind = (host.word(f"{folder}/{address}/{name}") for name in ("vendor", "device", "class"))
@@ -382,7 +384,8 @@ def gpus(host: CollectedHost) -> list[PciGpu]:
 
 
 def adapters(host: CollectedHost) -> list[AdapterPort]:
-    """Ports of RDMA adapters: 1e9 bits per second, state, link, and whether a process here may open the adapter."""
+    """Ports of RDMA adapters: speed in 1e9 bits per second, state, link, and whether a process here may open the
+    adapter."""
     folder, found = "/sys/class/infiniband", []  # type: str, list[AdapterPort]
     for name in host.names(folder):
         verbs = host.names(f"{folder}/{name}/device/infiniband_verbs")
@@ -406,7 +409,7 @@ def adapters(host: CollectedHost) -> list[AdapterPort]:
 
 
 def opened(path: str) -> bool:
-    """Whether a device can be opened: a container may show one in /sys that it must not use."""
+    """Whether a device can be opened: /sys may show a container devices that it must not use."""
     try:
         os.close(os.open(path, os.O_RDWR))
     except OSError:
@@ -415,7 +418,8 @@ def opened(path: str) -> bool:
 
 
 def interfaces(host: CollectedHost) -> list[HostInterface]:
-    """Network interfaces of devices that are up: name and 1e9 bits per second, where the system knows it."""
+    """Network interfaces of devices that are up: name, and speed in 1e9 bits per second (None if the system does not
+    know it)."""
     folder, found = "/sys/class/net", []  # type: str, list[HostInterface]
     for name in host.names(folder):
         up = host.word(f"{folder}/{name}/operstate") == "up"
@@ -426,7 +430,7 @@ def interfaces(host: CollectedHost) -> list[HostInterface]:
 
 
 def topology(host: CollectedHost, variables: Mapping[str, str]) -> VariablesFile | None:
-    """The topology that a variable names, if the file exists: NCCL's dump before a file that NCCL reads."""
+    """The topology file that a variable names, if it exists: NCCL's dump, or else a file that NCCL reads."""
     for name in TOPOLOGIES:
         found = named_file(host, variables.get(name), attached=True)
         if found is not None and found["sha256"] is not None:
@@ -435,7 +439,7 @@ def topology(host: CollectedHost, variables: Mapping[str, str]) -> VariablesFile
 
 
 def decision_table(host: CollectedHost, variables: Mapping[str, str]) -> VariablesFile | None:
-    """The decision table of a tuner plugin."""
+    """The decision table that a variable names for a tuner plugin; None if none is named."""
     for name in TABLES:
         path = variables.get(name)
         if name == "NCCL_TUNER_TABLE" and path and not re.search(r"%[^%]", path.replace("%%", "")):
@@ -447,9 +451,11 @@ def decision_table(host: CollectedHost, variables: Mapping[str, str]) -> Variabl
 
 
 def tuner_plugin(host: CollectedHost, name: str | None) -> TunerPluginFile | None:
-    """The file that NCCL would open for a tuner plugin, whether it is a shared object, and the build of this project's.
+    """The file that NCCL would open as tuner plugin, whether it is a shared object, and its build if it is this
+    project's plugin.
 
-    No sha256 where no such file is found; None if NCCL is told to load none, or finds none unasked.
+    It has no sha256 if the file is not found. None if a variable forbids plugins, or if no plugin is named and none
+    found.
     """
     if name and name.lower() in ("none", "static_plugin"):
         return None
@@ -464,10 +470,11 @@ def tuner_plugin(host: CollectedHost, name: str | None) -> TunerPluginFile | Non
 
 
 def network_plugin(host: CollectedHost, name: str | None) -> NetworkPluginFile | None:
-    """The file that NCCL would open for a network plugin, named or not, and the release of AWS's plugin, whose tuner
+    """The file that NCCL would open as network plugin, named or not, and its release if it is AWS's plugin, whose tuner
     decides.
 
-    No sha256 where the file is not found; None if NCCL is told to load none, or finds none on its own.
+    It has no sha256 if the file is not found. None if a variable forbids plugins, or if no plugin is named and none
+    found.
     """
     if name and name.lower() in ("none", "static_plugin"):
         return None
@@ -479,14 +486,16 @@ def network_plugin(host: CollectedHost, name: str | None) -> NetworkPluginFile |
 
 
 def plugin_file(host: CollectedHost, name: str, prefix: str) -> tuple[FileBySha256, bytes]:
-    """The library that a variable names, as :func:`named_file` says it, and its bytes; none where it is not found."""
+    """The library that a variable names, in the form of :func:`named_file`, and its bytes (empty if it is not
+    found)."""
     found = next((path for path in plugin_paths(host, name, prefix) if os.path.isfile(host.path(path))), name)
     content = host.content(found)
     return {"path": name if content is None else found, "sha256": _sha256(content)}, content or b""
 
 
 def plugin_paths(host: CollectedHost, name: str, prefix: str) -> Iterator[str]:
-    """Yield paths where the linker looks for a library by a path, by its name, or by a part of it as NCCL does."""
+    """Yields paths at which the linker looks for a library that is given by path, by name, or by the part of the name
+    that NCCL completes."""
     if "/" in name:
         yield name
         return
@@ -499,7 +508,7 @@ def plugin_paths(host: CollectedHost, name: str, prefix: str) -> Iterator[str]:
 
 
 def configured_folders(host: CollectedHost) -> Iterator[str]:
-    """The folders of the linker's configuration, in its order: ldconfig(8)."""
+    """Yields the folders in the linker's configuration, in its order; see ldconfig(8)."""
     folder = "/etc/ld.so.conf.d"
     for file in sorted(name for name in host.names(folder) if name.endswith(".conf")):
         lines = (host.text(os.path.join(folder, file)) or "").splitlines()
@@ -509,7 +518,7 @@ def configured_folders(host: CollectedHost) -> Iterator[str]:
 def named_file(host: CollectedHost, path: str | None, attached: bool = False) -> VariablesFile | None:
     """A file that a variable names, with its sha256; no sha256 if it does not exist.
 
-    ``attached``: with its text, which is written beside the records.
+    ``attached``: also with its content, which is written beside the records.
     """
     if not path:
         return None
@@ -525,7 +534,7 @@ def _sha256(content: bytes | None) -> str | None:
 
 
 def container(host: CollectedHost) -> Container | None:
-    """Name the kind of container that this runs in, and its image; None if nothing marks one."""
+    """The kind of container in which this process runs, and its image; None if nothing shows a container."""
     for kind, (what, name) in CONTAINERS.items():
         if os.path.exists(host.path(name)) if what == "file" else host.variable(name):
             return {"kind": kind, "image": next(filter(None, map(host.variable, IMAGES)), None)}
@@ -533,7 +542,8 @@ def container(host: CollectedHost) -> Container | None:
 
 
 def written(folder: str, made: RankRecord) -> str:
-    """Writes a record, and the files it attaches by their sha256, each whole or not at all; the record's path."""
+    """Writes a record and its attached files (named by their sha256), each completely or not at all; returns the
+    record's path."""
     os.makedirs(folder, exist_ok=True)
     for name, file in (("topology", made["topology"]), ("table", made["table"])):
         content = file.pop("content", None) if file else None
@@ -548,7 +558,7 @@ def written(folder: str, made: RankRecord) -> str:
 
 
 def boot_of(path: str) -> str | None:
-    """The boot of the host that a record is from; None without a record, or where it does not say it."""
+    """The boot id in a record of a host; None if there is no record, or it has none."""
     if not os.path.isfile(path):  # a FIFO under this name would block for ever
         return None
     try:
@@ -578,7 +588,7 @@ def replace(path: str, content: bytes) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the record of this process; 0, or 2 and one line where it cannot."""
+    """Writes the record of this process; returns 0, or 2 after a message of one line if that is impossible."""
     parser = argparse.ArgumentParser(
         prog="preflight_collect.py",
         description="Writes what this rank would give NCCL to choose by, as one JSON file in DIR. No GPU is asked.",

@@ -1,4 +1,4 @@
-"""Differences between kinds of ranks, named and counted."""
+"""Finds differences between kinds of ranks, and counts the ranks with each value."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from tuner.release.variables import OF_THE_NETWORK, not_emulated
 
 
 class Reach(StrEnum):
-    """Effect of a difference. The words are those of the JSON."""
+    """The effect of a difference; the values are the texts in the JSON."""
 
     parts = "ranks choose differently"  # at some sizes
     alike = "all ranks agree, but on another choice than without the difference"  # than without the difference
@@ -73,7 +73,7 @@ COMPARED_OTHERWISE = frozenset(
 
 
 def of_variable(name: str, nccl: Release) -> Reach | None:
-    """Reach of a variable where the emulator need not be asked; None if it has to be."""
+    """The effect of a variable, if it is known without the emulator; else None."""
     if name in OF_MESSAGES:
         return Reach.messages
     if name in OF_THE_NETWORK:
@@ -110,9 +110,9 @@ NOT_SET, NOT_KNOWN = "not set", "not known"
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One of the values that differ, how many ranks have it, and which kinds of ranks those are.
+    """One of the differing values, how many ranks have it, and which kinds of ranks.
 
-    ``numbers`` lists the ranks, as far as records say their rank.
+    ``numbers`` are the ranks, as far as records say them.
     """
 
     value: str
@@ -125,7 +125,7 @@ class Value:
 class RankDifference:
     """Something that differs between ranks; the most frequent of ``values`` comes first.
 
-    ``why`` is the code of a finding that says more than the reach.
+    ``why`` is the code of a finding that explains more than ``reach``.
     """
 
     what: str
@@ -135,7 +135,7 @@ class RankDifference:
 
 
 def known_release(facts: RankFacts) -> Release | None:
-    """The tables of the release; None for a release without tables."""
+    """The release of a kind of ranks; None if it is unknown or has no tables."""
     try:
         return None if facts.release is None else release.load(facts.release)
     except UnknownRelease:
@@ -143,9 +143,9 @@ def known_release(facts: RankFacts) -> Release | None:
 
 
 def described(facts: RankFacts, has_adapters: bool = True) -> dict[str, str]:
-    """Facts to compare, in words, by name; variables have their own.
+    """Facts to compare as texts, keyed by name; variables are keyed by their own names.
 
-    Where some record has no adapters, the variables that select them are compared by value.
+    If a record has no adapters, variables that select adapters are compared by value.
     """
     otherwise = COMPARED_OTHERWISE if has_adapters else COMPARED_OTHERWISE - {SELECT}
     nccl = known_release(facts)
@@ -181,14 +181,15 @@ def described(facts: RankFacts, has_adapters: bool = True) -> dict[str, str]:
 
 
 def _named_or(file: NamedFile | None, value: str | None) -> str:
-    """A file by its content; by the variable that names it in records of earlier releases, which did not read it."""
+    """Text for a file: its content's hash, or the variable's value in records of earlier versions, which did not read
+    the file."""
     if file is None:
         return NOT_SET if not value or value.lower() == "none" else value
     return f"{file.path} not there" if file.sha256 is None else file.in_words
 
 
 def differences(kinds: Sequence[RankFacts], ranks: Sequence[RecordedRank]) -> list[RankDifference]:
-    """Find facts that differ between kinds: hardware and files first, then variables by name."""
+    """Finds facts that differ between kinds: hardware and files first, then variables by name."""
     ranks_of_kind = Counter(rank.kind for rank in ranks)
     has_adapters = all(facts.ports for facts in kinds)
     every = [described(facts, has_adapters) for facts in kinds]

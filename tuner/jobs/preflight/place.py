@@ -1,4 +1,5 @@
-"""Choice of the node that a rank's host is: its topology on record, a machine by name, or the catalogue's nearest."""
+"""Chooses the node that stands for a rank's host: its recorded topology, a named machine, or the most similar one of
+the catalogue."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,10 +23,10 @@ ARCHITECTURES = {"aarch64": "arm64", "ppc64le": "ppc64"}  # Linux's words for wh
 
 @dataclass(frozen=True, slots=True)
 class HostLocation:
-    """A node as scenarios describe it: either ``machine`` or ``topology``, and how many ``gpus`` of it are used.
+    """A node as scenarios describe it: ``machine`` or ``topology``, and how many of its GPUs are used.
 
-    ``hardware``: where the records differ from the machine, in the words of ``--change``. ``agrees`` says what was
-    recognised, ``assumed`` what is taken from the machine, in words.
+    ``hardware`` says where the records differ from the machine, in the form of ``--change``. ``agrees`` are texts on
+    what was recognised, ``assumed`` texts on what is taken from the machine.
     """
 
     machine: str | None
@@ -37,13 +38,14 @@ class HostLocation:
 
     @property
     def name(self) -> str:
-        """Machine or topology, with changed hardware, in words."""
+        """Name of the machine or topology, with the changed hardware."""
         own = self.machine or str(self.topology)
         return " with ".join([own, *(f"{key}={value}" for key, value in self.hardware)])
 
 
 def of_topology(path: Path, gpus: int | None) -> HostLocation | None:
-    """A host's complete topology; None for a file that only places devices, or cannot be read."""
+    """The location for a host's complete topology; None for a file that only places devices, describes several hosts,
+    or cannot be read."""
     try:
         _, topology = skeleton.read_complete(path)
         several_hosts = reader.hosts_of(path)
@@ -55,9 +57,9 @@ def of_topology(path: Path, gpus: int | None) -> HostLocation | None:
 
 
 def named(machine: str, facts: RankFacts, variables: Mapping[str, str], gpus: int | None) -> HostLocation:
-    """The machine that the user named, with the record's processor and adapters.
+    """The machine that the user named, with the recorded processor and adapters.
 
-    UnknownMachine, and BadInput for a NVLink domain of several hosts.
+    UnknownMachine, and BadInput for an NVLink domain of several hosts.
     """
     found = catalogue.load(machine)
     if found.trays is not None:
@@ -66,10 +68,10 @@ def named(machine: str, facts: RankFacts, variables: Mapping[str, str], gpus: in
 
 
 def nearest(alike: Sequence[RankFacts]) -> tuple[str, ...]:
-    """The machines of the catalogue nearest to records with the same GPUs; those equally near are sorted by name.
+    """The machines of the catalogue that are most similar to records with the same GPUs; there may be several.
 
-    They have these GPUs, and resemble the records most in the rest; NVIDIA's own come first. Empty if there is none, or
-    no GPU is on record.
+    These machines have the recorded GPUs, and differ least in everything else. NVIDIA's machines come first, then the
+    order is by name. Empty if no machine has these GPUs, or no GPU is recorded.
     """
     devices = alike[0].gpus
     fitting = [machine for machine in _hosts() if devices and _devices(machine.name) == set(devices)]
@@ -85,14 +87,14 @@ def _unlike(machine: catalogue.Machine, facts: RankFacts) -> int:
 
 @cache
 def _hosts() -> tuple[catalogue.Machine, ...]:
-    """The machines that are hosts: records do not say what NVLink joins between hosts."""
+    """The machines of the catalogue that are single hosts, as records do not say which hosts NVLink joins."""
     hosts = [machine for machine in map(catalogue.load, catalogue.names()) if machine.trays is None]
     return tuple(sorted(hosts, key=lambda machine: (machine.vendor != "NVIDIA", machine.name)))
 
 
 @cache
 def _devices(machine: str) -> set[str]:
-    """The PCI device ids of its GPUs."""
+    """The PCI device ids of a machine's GPUs."""
     return set(GPU_DEVICE.findall(catalogue.load(machine).topology_xml))
 
 
@@ -144,14 +146,15 @@ def _compare_adapters(topology: Topology, facts: RankFacts, variables: Mapping[s
 
 
 def _speeds(speeds: Sequence[float], names: Sequence[str]) -> str:
-    """The change that gives adapters their speeds, in order: which adapter of a machine a port is, is not on record."""
+    """The change that gives adapters the recorded speeds, in their order; records do not say which port is which
+    adapter."""
     usual, *others = Counter(speeds).most_common()
     own = (f"{gbps:g}@{name}" for gbps, name in zip(speeds, names, strict=False) if gbps != usual[0])
     return ",".join([f"{usual[0]:g}", *own]) if others else f"{usual[0]:g}"
 
 
 def same_processor(cpu: Cpu, processor: Processor) -> bool:
-    """Whether NCCL reads the same from both."""
+    """Whether NCCL sees the recorded processor as the same as that of the catalogue."""
     if cpu.arch != ARCHITECTURES.get(processor.architecture, processor.architecture):
         return False
     if cpu.arch != "x86_64":
@@ -161,7 +164,7 @@ def same_processor(cpu: Cpu, processor: Processor) -> bool:
 
 
 def processor_change(processor: Processor) -> str:
-    """The change that makes a node's processor this one: ``GenuineIntel:6:143``, or an architecture."""
+    """The change that gives a node this processor: ``GenuineIntel:6:143``, or an architecture."""
     architecture = ARCHITECTURES.get(processor.architecture, processor.architecture)
     if architecture != "x86_64" or processor.vendor is None:
         return architecture

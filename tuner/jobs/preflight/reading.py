@@ -1,4 +1,4 @@
-"""The records of a folder: which ranks wrote one, which are missing, and the kinds of ranks."""
+"""Reads the records in a folder: which ranks wrote one, which are missing, and the kinds of ranks."""
 
 import json
 from collections import Counter, defaultdict
@@ -30,7 +30,7 @@ NAMED = expression(r"(?:host-|rank-[0-9]{6}\.)")  # files as collect names them
 
 @dataclass(frozen=True, slots=True)
 class LoadedLibrary:
-    """A libnccl that a process may load, and what leads to it."""
+    """A libnccl that a process may load, and how it is found."""
 
     found_by: str
     path: str
@@ -41,7 +41,7 @@ class LoadedLibrary:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """The first processor as Linux shows it; family and model exist on x86 only."""
+    """The first processor as Linux shows it; only x86 has a family and model."""
 
     architecture: str
     vendor: str | None
@@ -51,14 +51,14 @@ class Processor:
 
     @property
     def in_words(self) -> str:
-        """Architecture, vendor, family and model."""
+        """Architecture, vendor, family and model as text."""
         numbers = [] if self.family is None else [f"family {self.family} model {self.model}"]
         return " ".join([self.architecture, *filter(None, [self.vendor]), *numbers])
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of a RDMA adapter; ``gbps`` are 1e9 bits per second, None if the system does not know them."""
+    """A port of an RDMA adapter; ``gbps`` is its speed in 1e9 bits per second, None if the system does not know it."""
 
     name: str
     port: int
@@ -67,17 +67,17 @@ class Port:
 
     @property
     def in_words(self) -> str:
-        """Speed and link: ``400 Gb/s InfiniBand``."""
+        """Speed and link as text: ``400 Gb/s InfiniBand``."""
         speed = "speed not known" if self.gbps is None else f"{self.gbps:g} Gb/s"
         return " ".join(filter(None, [speed, self.link]))
 
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A file that a variable names; without a ``sha256`` where it is not there.
+    """A file that a variable names; ``sha256`` is None if the file does not exist.
 
-    ``library``: whether a tuner plugin is one; ``build``: of this project's tuner plugin, as its file says it;
-    ``release``: of a network plugin that says it, ``aws-ofi-nccl 1.21.1``.
+    For a tuner plugin, ``library`` says whether it is a shared object, and ``build`` is that of this project's plugin,
+    as its file says it. ``release`` is what a network plugin says: ``aws-ofi-nccl 1.21.1``.
     """
 
     path: str
@@ -88,7 +88,7 @@ class NamedFile:
 
     @property
     def in_words(self) -> str:
-        """Name the file by its content, whatever its path is."""
+        """A text that identifies the file by its content, whatever its path is."""
         if self.sha256 is None:
             return "not there"
         if self.release is not None:
@@ -98,7 +98,7 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """Facts of one rank, or of several equal ranks. ``variables`` are the process's own, before those of files."""
+    """Facts of one rank, or of several equal ranks. ``variables`` are those of the process, without those in files."""
 
     libraries: tuple[LoadedLibrary, ...]
     variables: Mapping[str, str]
@@ -120,12 +120,12 @@ class RankFacts:
 
     @property
     def release(self) -> str | None:
-        """Release of the libnccl that a process most likely loads."""
+        """Release of the libnccl that the process most likely loads; None if it is unknown."""
         return next((library.release for library in self.libraries if library.release), None)
 
     @property
     def build(self) -> str | None:
-        """The CUDA version that the library is built for."""
+        """The CUDA version that this libnccl is built for."""
         return next((library.cuda for library in self.libraries if library.release), None)
 
     def settled(self, nccl: Release | None) -> dict[str, str]:
@@ -142,7 +142,7 @@ class RankFacts:
         return {name: value for name, value in sorted(values.items()) if _is_nccls(name)}
 
     def used_ports(self, variables: Mapping[str, str]) -> tuple[Port, ...]:
-        """Ports that NCCL_IB_HCA leaves, which may be none; all where it cannot be followed."""
+        """Ports that NCCL_IB_HCA selects (maybe none); all ports if the variable's value cannot be followed."""
         named = [NamedAdapter(port.name, port.port, f"{port.name}") for port in self.ports]
         try:
             return tuple(self.ports[number] for number in used(named, variables))
@@ -151,7 +151,7 @@ class RankFacts:
             return () if followed else self.ports
 
     def network(self, variables: Mapping[str, str]) -> str | None:
-        """The network over which the ranks find each other, in words; None if the record does not tell."""
+        """Name of the network over which ranks find each other; None if the record does not say it."""
         named = variables.get("NCCL_NET", "")
         if (
             self.network_plugin is not None
@@ -169,7 +169,7 @@ class RankFacts:
         return None if None in links else " and ".join(sorted(_LINKS.get(str(link), str(link)) for link in links))
 
     def sockets(self, variables: Mapping[str, str]) -> tuple["NetworkInterface", ...]:
-        """Interfaces that NCCL uses where its network is sockets: all except those that NCCL_SOCKET_IFNAME excludes."""
+        """Interfaces that NCCL uses if its network is sockets: all that NCCL_SOCKET_IFNAME does not exclude."""
         if self.network(variables) != IP_SOCKETS:
             return ()
         text = variables.get("NCCL_SOCKET_IFNAME", "")
@@ -180,7 +180,7 @@ class RankFacts:
         return tuple(each for each in own if not text or wanted.matches(each.name, None, exact) != excludes)
 
     def is_default(self, name: str, value: str, nccl: Release) -> bool:
-        """Whether a value is the one that the release, or a network plugin's tuner, takes without the variable."""
+        """Whether a value is the default, which the release or a network plugin's tuner uses without the variable."""
         if self.cloud_tuner is not None and name in self.cloud_tuner.settings:
             return False
         default = of_releases.defaults(nccl.name).get(name)
@@ -194,11 +194,11 @@ class RankFacts:
 
     @property
     def gpu_words(self) -> str:
-        """The GPUs by model: ``8 x h100-sxm``."""
+        """Text with the number of GPUs of each model: ``8 x h100-sxm``."""
         return counted(gpu_model(device) or device for device in self.gpus)
 
     def port_words(self, variables: Mapping[str, str]) -> str:
-        """The adapters by speed: ``8 x 400 Gb/s InfiniBand``."""
+        """Text with the number of adapters of each speed: ``8 x 400 Gb/s InfiniBand``."""
         return counted(port.in_words for port in self.used_ports(variables))
 
     @property
@@ -218,9 +218,10 @@ class RankFacts:
 
     @property
     def cloud_tuner(self) -> AwsTuner | None:
-        """The tuner that the network plugin brings, which NCCL 2.21 and later ask where no other is named.
+        """The tuner in the network plugin, which NCCL 2.21 and later ask if no other tuner is named.
 
-        None if none is known, or none is loaded: NCCL_TUNER_PLUGIN=none, or another plugin that asks none.
+        None if it has no known tuner, or if this is not asked because of NCCL_TUNER_PLUGIN=none or another tuner
+        plugin.
         """
         named = self.settled(None)
         name, _, version = ((self.network_plugin and self.network_plugin.release) or "").partition(" ")
@@ -234,7 +235,7 @@ class RankFacts:
 
     @property
     def is_strict(self) -> bool:
-        """Whether a communicator fails without a table that can be used."""
+        """Whether a communicator fails if its table cannot be used (NCCL_TUNER_STRICT)."""
         word = self.settled(None).get("NCCL_TUNER_STRICT", "").strip().lower()
         return word not in ("", "0", "false", "no", "off")
 
@@ -252,7 +253,7 @@ _BUFFERS = {"NCCL_BUFFSIZE": 1 << 22, "NCCL_LL_BUFFSIZE": 1 << 19, "NCCL_LL128_B
 
 @dataclass(frozen=True, slots=True)
 class NetworkInterface:
-    """A network interface that is up, and its speed in 1e9 bits per second, where the system reports it."""
+    """A network interface that is up, and its speed in 1e9 bits per second (None if the system does not report it)."""
 
     name: str
     gbps: float | None
@@ -264,7 +265,7 @@ def counted(words: Any) -> str:
 
 
 def gpu_model(device: str) -> str | None:
-    """The first model of ``tables/gpus.toml`` with a PCI device id."""
+    """The first model in ``tables/gpus.toml`` with this PCI device id; None if there is none."""
     return next(iter(gpus.of_device(device)), None)
 
 
@@ -273,7 +274,7 @@ def _is_nccls(name: str) -> bool:
 
 
 def of_json(given: Mapping[str, Any]) -> RankFacts:
-    """The facts from JSON. BadInput for what ``collect`` does not write."""
+    """Reads the facts from JSON. BadInput for what ``collect`` does not write."""
     try:
         return RankFacts(
             libraries=tuple(map(_library, given["libraries"])),
@@ -305,7 +306,7 @@ def of_json(given: Mapping[str, Any]) -> RankFacts:
 
 
 def _as_read(of_file: Mapping[str, str], nccl: Release) -> Mapping[str, str]:
-    """Values of a file that was written with CR LF, as the release takes them."""
+    """The values in a file with CR LF line ends, as the release reads them."""
     if not nccl.ranks.drops_carriage_return:
         return of_file
     return {name: value.removesuffix("\r") for name, value in of_file.items()}
@@ -346,7 +347,7 @@ def _processor(given: Mapping[str, Any]) -> Processor:
 
 
 def _given(kind: Callable[[Any], T], value: Any) -> T | None:
-    """Convert a value to a kind; None if the record has nothing."""
+    """Converts a value with ``kind``; None if the record has no value."""
     return None if value is None else kind(value)
 
 
@@ -357,7 +358,8 @@ NOT_OF_THE_KIND = (*OF_THE_RANK, "visible_gpus", "interfaces")
 
 @dataclass(frozen=True, slots=True)
 class RecordedRank:
-    """One record: a rank, or a host where nothing said which rank it is. ``kind`` numbers the kinds of facts."""
+    """One record: of a rank, or of a host if nothing said which rank it was. ``kind`` is the index of its facts in the
+    kinds."""
 
     file: str
     rank: int | None
@@ -387,7 +389,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """A folder of records. ``kinds`` are in the order of their first rank."""
+    """The content of a folder of records. ``kinds`` are in the order of their first rank."""
 
     folder: Path
     ranks: tuple[RecordedRank, ...]
@@ -408,7 +410,7 @@ class Collected:
 
     @property
     def duplicates(self) -> dict[int, tuple[str, ...]]:
-        """The files of ranks that have several, by rank."""
+        """The files of ranks that have several files, keyed by rank."""
         files = defaultdict(list)
         for rank in self.ranks:
             if rank.rank is not None:
@@ -416,7 +418,7 @@ class Collected:
         return {rank: tuple(names) for rank, names in sorted(files.items()) if len(names) > 1}
 
     def attachment(self, name: str) -> Path | None:
-        """A file that was attached to the records; None if it is not there."""
+        """The path of a file that was attached to the records; None if it does not exist."""
         path = self.folder / name
         return path if path.is_file() else None
 
@@ -467,7 +469,7 @@ def read(folder: Path) -> Collected:
 
 
 def _ranks_of_hosts(ranks: Iterable[RecordedRank]) -> dict[tuple[str, str | None], int | None]:
-    """The number of ranks of each host; None if records describe hosts, with a rank for each GPU."""
+    """The number of ranks on each host; None if records describe hosts, with one rank per GPU."""
     by_host = defaultdict[tuple[str, str | None], list[RecordedRank]](list)
     for rank in ranks:
         by_host[rank.own_host].append(rank)
@@ -492,7 +494,7 @@ def _json(path: Path) -> Mapping[str, Any]:
 
 
 def _key(given: Mapping[str, Any]) -> str:
-    """Text of everything that ranks of one kind share."""
+    """A text of everything that is equal for ranks of one kind."""
     alike = {name: value for name, value in given.items() if name not in NOT_OF_THE_KIND}
     if not _has_adapters(given):  # else none of them carries what ranks send
         alike["interfaces"] = given.get("interfaces")
@@ -508,7 +510,7 @@ def _has_adapters(given: Mapping[str, Any]) -> bool:
 
 
 def _without_places(devices: Any) -> Iterator[Any]:
-    """The devices without a library's path or a device's address, which belong to the host and not to the kind."""
+    """Libraries and devices without paths and addresses, which belong to the host and not to the kind."""
     for device in devices if isinstance(devices, list) else []:
         if isinstance(device, dict):
             yield {name: value for name, value in device.items() if name not in ("path", "bus_id")}

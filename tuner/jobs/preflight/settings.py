@@ -1,4 +1,4 @@
-"""Settings by which kinds of ranks choose, and their hosts: from records to the emulator's input."""
+"""Makes the emulator's input from records: the settings by which kinds of ranks choose, and their hosts."""
 
 import re
 from collections import Counter, defaultdict
@@ -40,9 +40,10 @@ from tuner.scenario.node import ResolvedNode
 
 @dataclass(frozen=True, slots=True)
 class RankSetting:
-    """Setting that a rank's choices follow from: release, variables that reach a choice, node, and decision table.
+    """Everything that a rank's choices depend on: release, variables that affect choices, node, and decision table.
 
-    ``cloud_tuner`` is release and product of aws-ofi-nccl's tuner, asked where the table decides nothing.
+    ``cloud_tuner`` is the release and product name of aws-ofi-nccl's tuner, which is asked if the table decides
+    nothing.
     """
 
     nccl: str
@@ -53,7 +54,7 @@ class RankSetting:
 
     @property
     def tuner(self) -> TunerPlugin | None:
-        """This project's plugin with the table, the cloud's tuner, or both."""
+        """The tuner: this project's plugin with the table, the tuner of aws-ofi-nccl, or both; None for none."""
         cloud = self.cloud_tuner and AwsTuner(aws_release.load(self.cloud_tuner[0]), self.cloud_tuner[1], {})
         if self.table is None:
             return cloud
@@ -61,20 +62,20 @@ class RankSetting:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables, including those that the tuner's network plugin sets where they are not set."""
+        """The variables, including those that the tuner's network plugin sets if they are not set."""
         return {**(self.tuner.settings if self.tuner else {}), **dict(self.environment)}
 
 
 @dataclass(frozen=True, slots=True)
 class HostsAlike:
-    """``count`` consecutive hosts whose ranks have these settings, in the order of their first rank."""
+    """``count`` consecutive hosts; ``settings`` are those of their ranks, in the order of the first rank with each."""
 
     settings: tuple[RankSetting, ...]
     count: int
 
 
 class Views:
-    """A communicator of these hosts, in the order of ranks. Each kind of node is searched once."""
+    """A communicator of these hosts, in the order of ranks, as its ranks see it. Each kind of node is searched once."""
 
     def __init__(self, hosts: Iterable[HostsAlike]) -> None:
         self.hosts = tuple(hosts)
@@ -86,7 +87,7 @@ class Views:
         return tuple(dict.fromkeys(setting for hosts in self.hosts for setting in hosts.settings))
 
     def selection(self, own: RankSetting) -> Selection:
-        """Selection of the ranks that have a setting. Errors: as :meth:`of`."""
+        """The selection of ranks with a setting. Raises BadInput for what is not emulated, and UnknownRelease."""
         files = any(setting.place.topology for hosts in self.hosts for setting in hosts.settings)
         # What a topology file says may change.
         return Selection(self.of(own)) if files else _selection(self.hosts, own)
@@ -94,7 +95,7 @@ class Views:
     def of(self, own: RankSetting) -> Comm:
         """The communicator as the ranks with one setting see it.
 
-        Where releases differ, the others are treated as ranks of this release. BadInput for what is not emulated;
+        Ranks with another release are treated as if they had this one. BadInput for what is not emulated;
         UnknownRelease.
         """
         nccl = release.load(own.nccl)
@@ -105,7 +106,7 @@ class Views:
         return replace(build(nccl, nodes, Environment(own.variables, searched)), tuner=own.tuner)
 
     def _node(self, settings: Sequence[RankSetting], own: RankSetting, nccl: Release) -> Node:
-        """A host with the graphs on which its ranks agree; the facts are those of a rank with setting ``own``, if
+        """A host with the graphs on which its ranks agree. Other facts are those of a rank with the setting ``own``, if
         the host has one.
         """
         own_first = sorted(settings, key=lambda setting: setting != own)
@@ -130,12 +131,13 @@ class Views:
 
 @lru_cache(maxsize=64)
 def _selection(hosts: tuple[HostsAlike, ...], own: RankSetting) -> Selection:
-    """Cached, because differences are judged one by one and the same hosts recur."""
+    """The selection of ranks with a setting; cached, as differences are judged one by one and the same hosts recur."""
     return Selection(Views(hosts).of(own))
 
 
 def node_of(setting: RankSetting, nccl: Release) -> Scenario:
-    """A host of ranks with the setting, as a release that may be another's sees it."""
+    """A scenario of a host whose ranks have the setting, as the release ``nccl`` sees it, which may be that of other
+    ranks."""
     place = setting.place
     return Scenario(
         nccl.name,
@@ -149,13 +151,13 @@ def node_of(setting: RankSetting, nccl: Release) -> Scenario:
 
 
 def _known(environment: Mapping[str, str], nccl: Release) -> dict[str, str]:
-    """Keep the variables that the release reads: another rank's may read more."""
+    """Keeps the variables that the release reads; the release of another rank may read more."""
     unknown = not_emulated(nccl, environment.keys() - set(nccl.environment.search))
     return {name: value for name, value in environment.items() if name not in unknown}
 
 
 def _without_nvls(node: Node, setting: RankSetting) -> Node:
-    """The node without an NVLS graph if the setting has NCCL_NVLS_ENABLE=0, whichever rank looks."""
+    """The node, without an NVLS graph if the setting has NCCL_NVLS_ENABLE=0, for any rank that looks at it."""
     if not init.nvls_switched_off(Environment(dict(setting.environment))):
         return node
     return replace(node, graphs={name: graph for name, graph in node.graphs.items() if name != "nvls"})
@@ -167,7 +169,8 @@ _CHECKS = ("NCCL_TUNER_TABLE_SHA256", "NCCL_TUNER_CONSTANTS", "NCCL_TUNER_UNCHEC
 
 @dataclass(frozen=True, slots=True)
 class DescribedNodes:
-    """Nodes as a user gives them: a machine by name, or a topology; neither: the machine nearest to each record."""
+    """The nodes that the user gives: a machine by name, or a topology. If neither is given, the machine most similar to
+    each record."""
 
     machine: str | None = None
     topology: Path | None = None
@@ -177,7 +180,8 @@ class DescribedNodes:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """``setting_of_kind``: by the number of the kind. ``ranks_of_setting``: on how many ranks each is."""
+    """The hosts of a job with their settings. ``setting_of_kind`` is indexed by the number of the kind;
+    ``ranks_of_setting`` says how many ranks have each setting."""
 
     hosts: tuple[HostsAlike, ...]
     setting_of_kind: tuple[RankSetting, ...]
@@ -186,12 +190,13 @@ class Assembled:
 
     @property
     def common(self) -> RankSetting:
-        """The setting of most ranks."""
+        """The setting that most ranks have."""
         return max(self.ranks_of_setting, key=self.ranks_of_setting.__getitem__)
 
 
 def machines(collected: Collected, nodes: DescribedNodes) -> tuple[DescribedNodes, ...]:
-    """The nodes that stand for the hosts of each kind: the user's, or the nearest machine to all with such GPUs."""
+    """The nodes that stand for the hosts of each kind: the user's, or the machine that is most similar to all hosts
+    with the same GPUs."""
     if nodes != DescribedNodes():
         return (nodes,) * len(collected.kinds)
     alike = defaultdict[tuple[str, ...], list[RankFacts]](list)
@@ -205,7 +210,7 @@ def machines(collected: Collected, nodes: DescribedNodes) -> tuple[DescribedNode
 
 
 def assemble(collected: Collected, nodes: DescribedNodes) -> Assembled:
-    """The communicator of all hosts. BadInput, with what is missing, where a kind's release or node is unknown."""
+    """Assembles all hosts of a job. BadInput if the release or node of a kind is unknown; it says what is missing."""
     of_kind = [
         _setting(collected, facts, taken_for)
         for facts, taken_for in zip(collected.kinds, machines(collected, nodes), strict=True)
@@ -227,7 +232,7 @@ def assemble(collected: Collected, nodes: DescribedNodes) -> Assembled:
 
 
 def _of_leaks(settings: Sequence[RankSetting], hosts: int) -> Iterator[Finding]:
-    """A note where a job's second communicator has adapters that its first merged."""
+    """A note if a job's second communicator sees adapters that the first one merged."""
     nodes = (ResolvedNode(node_of(each, release.load(each.nccl))) for each in dict.fromkeys(settings))
     leaking = dict.fromkeys(node.nccl for node in nodes if hosts > 1 and node.leaks_adapters())
     if leaking:
@@ -262,8 +267,8 @@ def _setting(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> R
 
 
 def place_of(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> HostLocation | None:
-    """The node of a kind of ranks: a topology, or a machine with the recorded processor and adapters; None if not
-    known. BadInput for a wrong one.
+    """The node of a kind of ranks: a topology, or a machine with the recorded processor and adapters; None if it is not
+    known. BadInput for a topology that is not complete.
     """
     if nodes.topology is not None:
         found = places.of_topology(nodes.topology, facts.ranks_of_host)
@@ -279,7 +284,7 @@ def place_of(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> H
 
 
 def places_adapters(collected: Collected, nodes: DescribedNodes) -> bool:
-    """Whether the recorded adapters are the ones that the emulator assumes, on all hosts."""
+    """Whether the emulator uses the recorded adapters on all hosts, and assumes none."""
     found = (
         place_of(collected, facts, taken_for)
         for facts, taken_for in zip(collected.kinds, machines(collected, nodes), strict=True)
@@ -290,12 +295,13 @@ def places_adapters(collected: Collected, nodes: DescribedNodes) -> bool:
 
 
 def _numbered(place: HostLocation) -> HostLocation:
-    """The place without its comments, which do not make it a different one."""
+    """The location without its comments, so that equal locations compare equal."""
     return replace(place, agrees=(), assumed=())
 
 
 def _table(collected: Collected, facts: RankFacts) -> Path | None:
-    """The decision table that ranks of a kind use, or None. BadInput if its text is not beside the records."""
+    """The decision table that ranks of a kind use; None if they use none. BadInput if its text is not beside the
+    records."""
     if facts.tuner_plugin is None or refusal(collected, facts):
         return None
     if lacks_table(collected, facts):
@@ -313,7 +319,8 @@ def lacks_table(collected: Collected, facts: RankFacts) -> bool:
 
 
 def goes_by_time(collected: Collected) -> bool:
-    """Whether a rank's choice depends on when its job began: through a switch, or a table that is valid for a time."""
+    """Whether a rank's choice depends on when its job began, because of a switch or a table that is only valid for some
+    time."""
     for facts in collected.kinds:
         table = _attached(collected, "table", facts.table)
         if facts.plugin_is_own and (
@@ -324,9 +331,10 @@ def goes_by_time(collected: Collected) -> bool:
 
 
 def refusal(collected: Collected, facts: RankFacts) -> str | None:
-    """The reason why ranks of a kind would not use the decision table, or the plugin, that their variables name.
+    """Why ranks of a kind would not use the decision table or the plugin that their variables name.
 
-    None if they use it, name none, or load a plugin that is not this project's. The plugin itself is asked.
+    None if they use it, name none, or load another plugin than this project's. The plugin itself is asked whether it
+    accepts the table.
     """
     if facts.plugin_is_of_others:
         return None
@@ -348,7 +356,8 @@ def refusal(collected: Collected, facts: RankFacts) -> str | None:
 
 
 def not_exploring(collected: Collected) -> list[str]:
-    """What differs between ranks although a table explores, so that no rank explores; empty if nothing does."""
+    """Differences between ranks because of which no rank explores, although a table asks for it; empty if there are
+    none."""
     if any(lacks_table(collected, facts) for facts in collected.kinds):
         return []
     tables = [_table(collected, facts) for facts in collected.kinds]

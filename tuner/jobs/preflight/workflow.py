@@ -1,4 +1,5 @@
-"""Whether the ranks of a job would choose the same: read a folder of records, compare kinds, say where they differ."""
+"""Checks whether the ranks of a job would choose the same: reads a folder of records, compares kinds of ranks, and says
+where they differ."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -49,7 +50,7 @@ MOST_APART = 3 * HOUR  # between the first and the last record of one start
 
 
 class RanksVerdict(StrEnum):
-    """Verdict on all ranks. The words are those of the JSON."""
+    """The verdict on all ranks; the values are the texts in the JSON."""
 
     same = "the same"
     differing = "not the same"
@@ -59,7 +60,7 @@ class RanksVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankKind:
-    """Ranks whose records are equal: how many, on which hosts, and which node their host is taken for."""
+    """Ranks whose records are equal: how many, on which hosts, and which node stands for their hosts."""
 
     name: str
     ranks: int
@@ -74,7 +75,7 @@ class RankKind:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why ranks of a kind do not use their decision table; ``fails``: their communicators fail when they start."""
+    """Why ranks of a kind do not use their decision table; ``fails``: their communicators fail at the start."""
 
     kind: str
     ranks: int
@@ -84,7 +85,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of a check of records. ``differing_picks`` has picks by kind, in the order of ``kinds``."""
+    """Result of a check of records. ``differing_picks`` has one pick per kind, in the order of ``kinds``."""
 
     verdict: RanksVerdict
     records: int
@@ -111,7 +112,7 @@ class PreflightQuery:
 
 @dataclass(frozen=True, slots=True)
 class _Emulated:
-    """The emulator's answer; ``why`` says why it was not asked, or cannot answer."""
+    """The emulator's answer; ``why`` says why the emulator was not asked or cannot answer."""
 
     differences: tuple[RankDifference, ...]
     differing_picks: tuple[DifferingPicks, ...] = ()
@@ -187,7 +188,7 @@ def _kind(collected: Collected, number: int, nodes: DescribedNodes) -> RankKind:
 
 
 def _of_records(collected: Collected) -> Iterator[Finding]:
-    """Problems that keep the records from describing one job at one time, with one record for each rank."""
+    """Finds why the records do not describe one job at one time with one record per rank."""
     unknown = partial(Finding, severity=Severity.UNKNOWN)
     if collected.missing:
         yield unknown("preflight.missing", facts={"ranks": list(collected.missing)})
@@ -211,7 +212,7 @@ def _of_records(collected: Collected) -> Iterator[Finding]:
 
 
 def _of_hosts(collected: Collected) -> Iterator[Finding]:
-    """Hosts whose names contradict their records: one host under two names, or two hosts under one."""
+    """Finds hosts whose names contradict their records: one host with two names, or two hosts with one name."""
     names, starts = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
     by_host = defaultdict[tuple[str, str | None], list[RecordedRank]](list)
     for rank in collected.ranks:
@@ -238,7 +239,7 @@ def _of_hosts(collected: Collected) -> Iterator[Finding]:
 
 
 def _of_kinds(collected: Collected) -> Iterator[Finding]:
-    """What is worth knowing about kinds of ranks, and what is not known about them."""
+    """Findings on kinds of ranks: what is worth knowing, and what is not known."""
     note = partial(Finding, severity=Severity.NOTE)
     if len(numbers := _numbers_of_adapters(collected)) > 1:
         yield note("preflight.adapters", facts={"numbers": " or ".join(map(str, numbers))})
@@ -259,7 +260,7 @@ def _of_kinds(collected: Collected) -> Iterator[Finding]:
 
 
 def _of_difference(difference: RankDifference) -> Finding:
-    """The finding about a difference, with the ranks that have each value, and its reach."""
+    """The finding on a difference, with the ranks that have each value, and its effect."""
     values = [
         {"value": each.value, "count": each.ranks, "ranks": as_ranges(each.numbers) if each.numbers else None}
         for each in difference.values
@@ -272,7 +273,7 @@ def _of_difference(difference: RankDifference) -> Finding:
 
 
 def _emulated(collected: Collected, found: Sequence[RankDifference], question: PreflightQuery) -> _Emulated:
-    """Asks the emulator where ranks choose differently, and how far each difference reaches."""
+    """Asks the emulator at which sizes ranks choose differently, and what effect each difference has."""
     sorted_out = [_without_emulator(each, collected) for each in found]
     asked = [each for each in sorted_out if each.reach is Reach.unknown and each.why is None]
     try:
@@ -304,19 +305,20 @@ def _with_reach(difference: RankDifference, reached: Reach, places_adapters: boo
 
 
 def _by_kind(differing: DifferingPicks, views: Views, assembled: Assembled) -> DifferingPicks:
-    """The picks of each kind of ranks instead of each setting."""
+    """Replaces the picks per setting by picks per kind of ranks."""
     at = {setting: number for number, setting in enumerate(views.settings)}
     return replace(differing, picks=tuple(differing.picks[at[setting]] for setting in assembled.setting_of_kind))
 
 
 def _numbers_of_adapters(collected: Collected) -> list[int]:
-    """Numbers of adapters that kinds use, ascending, each once."""
+    """The distinct numbers of adapters that kinds of ranks use, in ascending order."""
     kinds = collected.kinds
     return sorted({len(facts.used_ports(facts.settled(named.known_release(facts)))) for facts in kinds})
 
 
 def _refuses_adapters(collected: Collected) -> bool:
-    """Whether NCCL refuses hosts with other numbers of adapters than rank 0's: NCCL_IGNORE_NET_MISMATCH=0."""
+    """Whether NCCL refuses the job because hosts have another number of adapters than rank 0's
+    (NCCL_IGNORE_NET_MISMATCH=0)."""
     first = collected.kinds[0]
     nccl = named.known_release(first)
     refuses = first.settled(nccl).get("NCCL_IGNORE_NET_MISMATCH") == "0"
@@ -325,7 +327,8 @@ def _refuses_adapters(collected: Collected) -> bool:
 
 
 def _without_emulator(difference: RankDifference, collected: Collected) -> RankDifference:
-    """What is known about a difference without the emulator; reach and why stay unknown where it would be needed."""
+    """Adds what is known about a difference without the emulator; ``reach`` and ``why`` stay as they are if the
+    emulator is needed."""
     what, kinds = difference.what, collected.kinds
     releases = [nccl for facts in kinds if (nccl := named.known_release(facts)) is not None]
     if what == named.RELEASE and len({facts.release for facts in kinds} - {None}) < 2:

@@ -1,4 +1,4 @@
-"""Collectives as a file has them: the common form that every reader of files returns."""
+"""Records of the calls in a file, which every reader of files returns."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,10 +17,10 @@ UNTUNED = ("send", "recv", "sendrecv", "alltoall", "alltoallv", "gather", "scatt
 
 @dataclass(frozen=True, slots=True)
 class ExecutedCall:
-    """How a call was executed, as far as a file says it; None for what it does not say.
+    """How a call was executed, as far as a file says it; None for what the file does not say.
 
-    ``is_tree``: whether the kernel's name says that the algorithm is Tree, not another one. ``not_alone`` says why the
-    call was not launched by itself, so that an answer for a single call does not apply.
+    ``is_tree``: whether the kernel's name says that the algorithm is Tree. ``not_alone`` says why the call was not
+    launched by itself; an answer for a single call does not apply then.
     """
 
     algorithm: Algorithm | None = None
@@ -32,7 +32,7 @@ class ExecutedCall:
 
     @property
     def says_anything(self) -> bool:
-        """Whether there is anything to compare with."""
+        """Whether any field is known."""
         return any(
             value is not None
             for value in (self.algorithm, self.protocol, self.channels, self.threads, self.is_tree, self.not_alone)
@@ -41,12 +41,12 @@ class ExecutedCall:
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """One collective that was called ``calls`` times; None for what the file does not say.
+    """A collective that was called ``calls`` times; None for what the file does not say.
 
-    ``name`` is the file's, ``collective`` None if NCCL has no tuning for it. ``bytes`` is NCCL's nBytes; in a file
-    that knows ranges of sizes it is the lowest, and ``to_bytes`` the largest. ``members`` are the job's ranks in its
-    communicator. ``kernels_us`` are measured durations, one for each call that has one. ``unusable`` says why it has no
-    size.
+    ``name`` is the file's name of it; ``collective`` is None if NCCL does not tune it. ``bytes`` is NCCL's nBytes; if
+    the file only knows ranges of sizes, it is the smallest one, and ``to_bytes`` the largest. ``members`` are the job's
+    ranks in the communicator. ``kernels_us`` are measured durations, one for each call that has one. ``unusable`` says
+    why the call has no size.
     """
 
     name: str
@@ -66,16 +66,16 @@ class TracedCall:
 
     @property
     def is_all_to_all(self) -> bool:
-        """Whether it is an AllToAll that measured times can price; ``bytes`` are then what a rank sends in all."""
+        """Whether it is an AllToAll that measured times can price; ``bytes`` is then what a rank sends in total."""
         return is_all_to_all(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class CallList:
-    """The calls of a file. ``sizes`` says what the file means by size, ``notes`` what else a reader has to know.
+    """The calls in a file. ``sizes`` says what the file means by size, ``notes`` what else a user has to know.
 
-    ``releases`` are those of NCCL that the file names. ``choices`` are the calls of a log that prints what was executed
-    apart from the calls.
+    ``releases`` are the releases of NCCL that the file names. ``choices`` are the choices in a log that prints these
+    separately from the calls.
     """
 
     file: str
@@ -88,17 +88,17 @@ class CallList:
 
     @property
     def executed(self) -> tuple[TracedCall, ...]:
-        """The calls of which the file says what was executed."""
+        """The calls for which the file says what was executed."""
         return tuple(call for call in self.choices or self.calls if call.ran is not None and call.ran.says_anything)
 
 
 def is_all_to_all(name: str) -> bool:
-    """Whether a file's name is that of AllToAll with equal parts: ``alltoall``, ``all_to_all``, ``AllToAll``."""
+    """Whether a name in a file stands for an AllToAll with equal parts: ``alltoall``, ``all_to_all``, ``AllToAll``."""
     return _plain(name) == "alltoall"
 
 
 def exchanged_bytes(function: PeerCall, each: int, ranks: int | None) -> int | None:
-    """The bytes of a message, or what a rank or the root has in all, where ``each`` is the bytes of a count.
+    """The bytes of a message, or the total bytes of a rank or the root; ``each`` is the bytes of the call's count.
 
     None for a call between all ranks if their number is not known.
     """
@@ -108,7 +108,7 @@ def exchanged_bytes(function: PeerCall, each: int, ranks: int | None) -> int | N
 
 
 def is_untuned(name: str) -> bool:
-    """Whether a file's name stands for an operation without algorithms."""
+    """Whether a name in a file stands for an operation for which NCCL has no algorithms."""
     return _plain(name) in UNTUNED
 
 
@@ -117,7 +117,7 @@ def _plain(name: str) -> str:
 
 
 def nbytes(collective: Collective, count: int, dtype: DataType, ranks: int) -> int:
-    """NCCL's nBytes of a count as the call takes it: elements of one rank for AllGather and ReduceScatter.
+    """NCCL's nBytes for the count of a call, which is in elements of one rank for AllGather and ReduceScatter.
 
     Source: ncclFuncMaxSendRecvCount in getAlgoInfo, src/enqueue.cc, v2.28.9-1.
     """
@@ -125,17 +125,17 @@ def nbytes(collective: Collective, count: int, dtype: DataType, ranks: int) -> i
 
 
 def spread_bytes(collective: Collective | None, each: int, ranks: int) -> int:
-    """NCCL's nBytes of a call whose count is ``each`` bytes on one rank."""
+    """NCCL's nBytes for a call whose count is ``each`` bytes."""
     return each if collective is None else nbytes(collective, each, DataType.int8, ranks)
 
 
 def duration(value: Any) -> float:
-    """A duration in the file's unit; 0 for anything that cannot be one: no number, negative, or infinite."""
+    """A duration in the file's unit; 0 for anything that cannot be a duration: not a number, negative, or infinite."""
     return float(value) if isinstance(value, int | float) and 0 <= value < MOST_CALLS else 0.0
 
 
 def checked(given: CallList) -> CallList:
-    """Returns the list. BadInput for more calls than are possible, whose times would add up to nonsense."""
+    """Returns the list. BadInput for more calls than are possible, as their total time would be nonsense."""
     for call in given.calls:
         if not 0 <= call.calls <= MOST_CALLS:
             raise BadInput(f"{given.file}: {number(call.calls)} calls of {call.name}; valid: 0 to {MOST_CALLS:g}")
@@ -143,16 +143,17 @@ def checked(given: CallList) -> CallList:
 
 
 def number(calls: float) -> str:
-    """Format a number of calls as people read it: to the last one, and a weight as it was given."""
+    """Formats a number of calls: exactly if it is whole; a weight as it was given."""
     return f"{calls:.15g}"
 
 
 @dataclass(frozen=True, slots=True)
 class WantedCalls:
-    """A filter of calls: those of communicators of this size, priced on one of ``priced_ranks``, or of these names.
+    """A filter for calls: those of communicators with this number of ranks, or with one of these names. They are priced
+    on a communicator of ``priced_ranks`` ranks.
 
-    ``dtype`` and ``op`` apply to calls for which the file does not say them; ``buffers`` and ``in_place`` to all, as no
-    file says them.
+    ``dtype`` and ``op`` are used for calls for which the file does not say them; ``buffers`` and ``in_place`` for all
+    calls, as no file says them.
     """
 
     ranks: int
@@ -165,7 +166,7 @@ class WantedCalls:
     in_place: bool = False
 
     def check_names(self, calls: "list[TracedCall]") -> None:
-        """BadInput for a communicator that no call belongs to."""
+        """Raises BadInput for a communicator that no call belongs to."""
         names = dict.fromkeys(call.communicator for call in calls if call.communicator is not None)
         for name in self.communicators:
             if name not in names:
@@ -174,7 +175,7 @@ class WantedCalls:
                 )
 
     def left_out(self, call: TracedCall) -> str | None:
-        """Why a call does not count; None if it does: it then has a collective and a size."""
+        """Why a call does not count; None if it counts, and so has a collective and a size."""
         if call.unusable is not None:
             return call.unusable
         if call.collective is None:
@@ -188,7 +189,7 @@ class WantedCalls:
         return None if call.bytes > 0 else "of 0 bytes, which NCCL does not run"
 
     def elsewhere(self, call: TracedCall) -> str | None:
-        """Names the other communicators that a call belongs to; None if it belongs to one that counts."""
+        """A phrase for the communicators that a call belongs to if they do not count; None if they count."""
         if self.communicators and call.communicator not in self.communicators:
             return f"of communicator {call.communicator or 'without a name'}"
         if call.ranks not in (None, self.ranks):
@@ -198,7 +199,7 @@ class WantedCalls:
         return None
 
     def request(self, call: TracedCall) -> Request:
-        """The kind of a call that counts."""
+        """The request of a call that counts."""
         assert call.collective is not None
         dtype = self.dtype if call.dtype is None else call.dtype
         op = self.op if call.op is None else call.op

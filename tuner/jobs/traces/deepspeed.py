@@ -1,7 +1,8 @@
-"""DeepSpeed's communication logger: its summary as text or as JSON, or what it prints for each call.
+"""Reads the output of DeepSpeed's communication logger: its summary as text or as JSON, or what it prints for each
+call.
 
-Forms: deepspeed/utils/comms_logging.py (log_all, append). Sizes are the bytes of the call's input: one rank's for
-AllGather, all ranks' together for ReduceScatter. In text they are rounded to two digits of their unit of 1024.
+Forms: deepspeed/utils/comms_logging.py (log_all, append). Sizes are the bytes of a call's input: for AllGather that of
+one rank, for ReduceScatter that of all ranks together. In text they are rounded to two digits of a unit of 1024.
 """
 
 from collections import Counter
@@ -45,15 +46,15 @@ def is_text(content: str) -> bool:
 
 
 def is_summary(value: Any) -> bool:
-    """Whether it is the result of ``log_summary(return_dict=True)``, as JSON."""
+    """Whether a JSON value is the result of ``log_summary(return_dict=True)``."""
     return (
         isinstance(value, dict) and isinstance(value.get("summary"), dict) and isinstance(value.get("metadata"), dict)
     )
 
 
 def from_text(file: str, content: str, ranks: int) -> CallList:
-    """The calls of the last summary, else those printed one by one; ``ranks`` applies where the bandwidths do not show
-    them.
+    """The calls of the last summary, or else those printed one by one. ``ranks`` is used if the bandwidths do not show
+    the number of ranks.
 
     BadInput if there are no calls.
     """
@@ -82,7 +83,7 @@ _SIZES = "the input's bytes, times the ranks for AllGather"
 
 
 def from_summary(file: str, value: Mapping[str, Any], ranks: int) -> CallList:
-    """The calls of a summary as JSON, with sizes to the byte. BadInput for an invalid operation."""
+    """The calls of a summary as JSON, with exact sizes. BadInput for an invalid operation."""
     world = value["metadata"].get("world_size")
     count = world if isinstance(world, int) and world > 0 else ranks
     calls = []
@@ -99,7 +100,7 @@ def from_summary(file: str, value: Mapping[str, Any], ranks: int) -> CallList:
 
 
 def _of_summary(lines: list[str]) -> "Iterator[_Printed]":
-    """The rows up to the first line that is neither a row nor the name of an operation."""
+    """Yields the rows of a summary, up to the first line that is neither a row nor the name of an operation."""
     name = ""
     for line in lines:
         if row := _ROW.match(line):
@@ -117,7 +118,8 @@ def _one_by_one(lines: list[str]) -> "Iterator[_Printed]":
 
 
 def _ranks(printed: "list[_Printed]") -> int | None:
-    """Number of ranks n: bus over algorithm bandwidth is (n - 1) / n in the fastest row; None if it cannot be told."""
+    """The number of ranks n, from the fastest row: its bus bandwidth divided by its algorithm bandwidth is (n - 1) / n.
+    None if rounding hides n."""
     of_all = [each for each in printed if "all_" in each.name or "reduce_scatter" in each.name]
     fastest = max(of_all, key=lambda each: each.algbw_gbps, default=None)
     if fastest is None or not 0 < fastest.busbw_gbps < fastest.algbw_gbps:
@@ -128,7 +130,7 @@ def _ranks(printed: "list[_Printed]") -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Printed:
-    """An operation of one size: how often, and its bandwidths in 1e9 bits per second."""
+    """An operation of one size: its number of calls, and its bandwidths in 1e9 bits per second."""
 
     name: str
     bytes: int

@@ -1,7 +1,8 @@
-"""PyTorch's Flight Recorder: the last collectives that a rank started, as its dump (a pickle) or as JSON.
+"""Reads dumps of PyTorch's Flight Recorder, a pickle or JSON: the last collectives that a rank started.
 
-Keys: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp. A dump is a pickle of dictionaries,
-lists, tuples, texts and numbers alone (pickle_str, TraceUtils.h); anything else in it is refused before it is made.
+Keys: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp. A dump is a pickle that only has
+dictionaries, lists, tuples, texts and numbers (pickle_str, TraceUtils.h); anything else in it is refused before it is
+made.
 """
 
 import io
@@ -33,7 +34,7 @@ MOST_RANKS = 8  # of a process group that are named
 
 
 def _plain(load: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Loads a tuple; UnpicklingError where it has more than texts and numbers."""
+    """Wraps the loader of a tuple: UnpicklingError if the tuple has anything but texts and numbers."""
 
     def checked(unpickler: Any) -> None:
         load(unpickler)
@@ -53,7 +54,7 @@ _DISPATCH: dict[int, Callable[[Any], None]] = {
 
 
 class _PlainUnpickler(pickle._Unpickler):
-    """Makes dictionaries, lists, tuples, texts and numbers; refuses whatever has to be imported.
+    """Unpickles dictionaries, lists, tuples, texts and numbers; refuses anything that has to be imported.
 
     Based on Python's own unpickler: the one in C allocates as much memory as a number in the file says, up to tens of
     gigabytes. Tuples may only hold texts and numbers, as in dumps: with nested tuples a few hundred bytes can expand to
@@ -70,7 +71,7 @@ class _PlainUnpickler(pickle._Unpickler):
 
 
 def is_pickle(content: bytes) -> bool:
-    """Whether it begins as a pickle does."""
+    """Whether the content begins like a pickle."""
     return _PICKLE.match(content) is not None
 
 
@@ -80,11 +81,11 @@ def is_dump(value: Any) -> bool:
 
 
 class BrokenDump(BadInput):
-    """A pickle that is not a complete dump, as left by a process that was killed while writing it."""
+    """A pickle that is not a complete dump, such as from a process that was killed while it wrote."""
 
 
 def from_pickle(file: str, content: bytes) -> CallList:
-    """Unpickles a dump. BadInput if it is no dump, or needs an import; nothing in it is executed."""
+    """Reads a dump. BadInput if the pickle is no dump, or needs an import; nothing in it is executed."""
     return from_value(file, _unpickled(file, content))
 
 
@@ -100,17 +101,18 @@ def _unpickled(file: str, content: bytes) -> Mapping[str, Any]:
 
 
 def rank_of(path: Path) -> int | None:
-    """The rank that wrote a dump, from the number at the end of the file's name (TORCH_NCCL_DEBUG_INFO_TEMP_FILE)."""
+    """The rank that wrote a dump, from the number at the end of the file's name (TORCH_NCCL_DEBUG_INFO_TEMP_FILE); None
+    without one."""
     number = re.search(r"(\d{1,9})$", path.name)
     return int(number[1]) if number else None
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """A collective in a rank's dump: its number in its process group, what it is, and how far it got.
+    """A collective in a rank's dump: its number in the process group, what was called, and how far it got.
 
-    ``elements`` are those of input and output. ``state`` is the recorder's: scheduled, started or completed; None where
-    it is not recorded.
+    ``elements`` are the numbers of elements of input and output. ``state`` is the recorder's: scheduled, started or
+    completed; None if it is not recorded.
     """
 
     number: int
@@ -121,13 +123,13 @@ class RecordedCall:
 
     @property
     def waits(self) -> bool:
-        """Whether it had not completed."""
+        """Whether the call had not completed."""
         return self.state not in (_COMPLETED, None)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """A process group of a dump by its name and description; ``members`` are its ranks."""
+    """A process group in a dump: its name, its description, and its ranks (``members``)."""
 
     name: str
     description: str
@@ -135,7 +137,7 @@ class ProcessGroup:
 
     @property
     def title(self) -> str:
-        """The description, or the name without one, with the first ranks."""
+        """The description, or else the name, with the first ranks."""
         said = self.description if self.description != _NAMELESS else self.name
         return f"{said} {list(self.members[:MOST_RANKS])}"
 
@@ -154,7 +156,7 @@ class RankDump:
 
 
 def read_dump(path: Path, rank: int) -> RankDump:
-    """The collectives of a rank's dump, without sends, receives and groups that are entries themselves.
+    """Reads the collectives of a rank's dump, without sends, receives, and entries that stand for a group of calls.
 
     BadInput for a file that is not what the recorder writes.
     """
@@ -187,7 +189,8 @@ def _recorded(entry: Mapping[str, Any]) -> RecordedCall:
 
 
 def _drops(value: Mapping[str, Any]) -> bool:
-    """Whether the recorder had more calls than it dumped: the first has a number, or a group's status knows of some."""
+    """Whether the recorder had dropped calls: the first entry does not have number 0, or there is none although a
+    group's status counts calls."""
     if value["entries"]:
         return min(int(entry.get("record_id") or 0) for entry in value["entries"]) > 0
     status = value.get("pg_status") or {}
@@ -234,14 +237,14 @@ def _notes(value: Mapping[str, Any], counted: Mapping[TracedCall, int], unfinish
 
 
 def _text(value: Any) -> str:
-    """A text or a number as a text. TypeError for all else, which may be larger than can be printed."""
+    """A text or a number as a text. TypeError for anything else, which may be too large to be printed."""
     if not isinstance(value, str | int | None):
         raise TypeError(f"{type(value).__name__} in the place of a text")
     return str(value)
 
 
 def _members(value: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[int, ...]:
-    """Ranks of the entry's process group, by ``pg_config``, which has them as a text: ``[0, 1]``."""
+    """The ranks of an entry's process group, from ``pg_config``, which has them as a text: ``[0, 1]``."""
     group = entry.get("process_group")
     name = _text(group[0] if isinstance(group, list | tuple) and group else entry.get("pg_id"))
     config = value.get("pg_config")
@@ -282,9 +285,7 @@ MOST_DIMENSIONS, MOST_ELEMENTS = 64, 1 << 62  # of a tensor: PyTorch's own
 
 
 def _elements(sizes: Sequence[Any]) -> int:
-    """The number of elements of a tensor. ValueError for more than PyTorch allows, as such products can take
-    forever.
-    """
+    """The number of elements of a tensor. ValueError for more than PyTorch allows: such products can take forever."""
     if len(sizes) > MOST_DIMENSIONS or any(abs(int(size)) > MOST_ELEMENTS for size in sizes):
         raise ValueError(f"sizes of a tensor; valid: up to {MOST_DIMENSIONS} dimensions of up to 2**62")
     if abs(count := prod(map(int, sizes))) > MOST_ELEMENTS:
@@ -293,7 +294,8 @@ def _elements(sizes: Sequence[Any]) -> int:
 
 
 def _exchanged(function: PeerCall, elements: Sequence[int], dtype: DataType, ranks: int | None) -> int | None:
-    """Bytes of a message, or the total of a rank or of the root; counts are read from the side that every rank has."""
+    """The bytes of a message, or the total of a rank or the root; counts are read from the tensor (input or output)
+    that every rank has."""
     sent, received = (count * dtype.size_bytes for count in elements)
     match function:
         case PeerCall.Gather:
@@ -306,7 +308,7 @@ def _exchanged(function: PeerCall, elements: Sequence[int], dtype: DataType, ran
 
 
 def _nbytes(elements: Sequence[int], collective: Collective | None, dtype: DataType, ranks: int | None) -> int:
-    """NCCL's nBytes: input and output as the entry has them."""
+    """NCCL's nBytes, from the elements of input and output of the entry."""
     sent, received = elements
     if collective is Collective.AllGather:
         return (spread_bytes(collective, sent, ranks) if ranks and sent else received) * dtype.size_bytes

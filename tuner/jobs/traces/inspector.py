@@ -1,7 +1,7 @@
-"""NCCL Inspector's JSON: a record for each collective that a process finished, one after the other in a file.
+"""Reads NCCL Inspector's JSON: a file with one record after the other, for each collective that a process finished.
 
 Keys: inspector_json.cc of plugins/profiler/inspector, v2.30.7-1 (ext-profiler/inspector/inspector.cc, v2.28.9-1);
-``coll_algo`` and ``coll_proto`` are later than these. A size is count x type as the call takes it, so one rank's for
+``coll_algo`` and ``coll_proto`` are newer. A size is the call's count times the type's size, so that of one rank for
 AllGather and ReduceScatter (inspectorComputeCollBw).
 """
 
@@ -30,7 +30,7 @@ _KEYS = (_COLLECTIVE, _POINT_TO_POINT, _STATISTICS)
 
 
 def begins_with_record(content: str) -> bool:
-    """Whether a text begins with a whole record of the Inspector."""
+    """Whether a text begins with a complete record of the Inspector."""
     try:
         value, _ = json.JSONDecoder().raw_decode(content.lstrip())
     except (ValueError, RecursionError):
@@ -45,7 +45,7 @@ def from_text(file: str, content: str) -> CallList:
 
 
 def from_records(file: str, records: Iterable[Any]) -> CallList:
-    """Read the calls of a list of records."""
+    """Reads the calls in a list of records."""
     return _call_list(file, (each for each in records if is_record(each)), [])
 
 
@@ -136,7 +136,7 @@ def _collective(head: Mapping[str, Any], body: Mapping[str, Any]) -> TracedCall:
 
 
 def executed_of(body: Mapping[str, Any]) -> ExecutedCall | None:
-    """The combination that a record says; None if it says nothing of it."""
+    """What a record says about the execution; None if it says nothing."""
     algorithm, protocol = (str(body.get(key) or "") for key in ("coll_algo", "coll_proto"))
     if not algorithm and "_" in str(body.get("algo_proto") or ""):
         algorithm, _, protocol = str(body["algo_proto"]).rpartition("_")
@@ -148,7 +148,7 @@ def executed_of(body: Mapping[str, Any]) -> ExecutedCall | None:
 
 
 def _name(head: Mapping[str, Any]) -> str:
-    """The user's name of a communicator with its hash, or the hash."""
+    """The user's name of a communicator with its hash, or only the hash."""
     name, number_ = str(head.get("comm_name") or ""), str(head.get("id") or "unknown")
     return number_ if name in ("", "unknown") else f"{name} ({number_})"
 
@@ -158,7 +158,7 @@ def _whole(value: Any) -> int | None:
 
 
 def records_of(file: str, content: str, cut: list[bool]) -> Iterator[Mapping[str, Any]]:
-    """The objects one after the other, each in a line of its own or not; a last one that is cut off is left out.
+    """Yields the objects of a file, which may be in one line each or not. If the last one is cut off, it is left out.
 
     BadInput names the line that is not JSON.
     """

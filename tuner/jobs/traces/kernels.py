@@ -1,8 +1,8 @@
-"""What the launch of one of NCCL's kernels shows about its call: channels, threads, and whether it is a tree.
+"""Reads what the launch of one of NCCL's kernels shows about its call: channels, threads, and whether it is a tree.
 
-A kernel's name may differ from what it runs: kernels are built for Tree or Ring with LL, but run every other
-combination of the same collective, too (best_kernel, src/device/generate.py, v2.19.4-1 to v2.30.7-1). Its blocks are
-the channels.
+A kernel's name may differ from what it runs: kernels are built for Tree or Ring with LL, but also run all other
+combinations of the same collective (best_kernel, src/device/generate.py, v2.19.4-1 to v2.30.7-1). Each block is one
+channel.
 """
 
 from functools import lru_cache
@@ -27,7 +27,7 @@ def is_of_nccl(name: str) -> bool:
 
 
 def executed(name: str, collective: Collective | None, channels: int, threads: int) -> ExecutedCall:
-    """What the launch of a kernel shows, if it was made for a single call, with one block for each channel."""
+    """What the launch of a kernel shows about its call, if it was launched for a single call."""
     if _KERNEL.search(name) is None and _SYMMETRIC.match(name):
         return ExecutedCall(not_alone=SYMMETRIC)
     named = _NAMED.search(name)
@@ -63,7 +63,7 @@ def collective(name: str) -> Collective | None:
 
 @lru_cache(maxsize=64)  # dumps name the same few a million times
 def dtype(name: str) -> DataType | None:
-    """The type by PyTorch's name (getNcclDataType, c10::toString), or by NCCL's name as other writers have it."""
+    """The data type with a name of PyTorch (getNcclDataType, c10::toString) or of NCCL; None for an unknown name."""
     try:
         return by_name(DataType, name, "type")
     except BadInput:

@@ -1,8 +1,8 @@
-"""Traces of PyTorch's profiler (Kineto, Chrome's JSON): each call of a process group, and its kernel's duration.
+"""Reads traces of PyTorch's profiler (Kineto, Chrome's JSON): each call of a process group, and its kernel's duration.
 
-A call is the event ``record_param_comms``, whose arguments torch/csrc/distributed/c10d/ParamCommsUtils.hpp and
+A call is an event ``record_param_comms``, whose arguments torch/csrc/distributed/c10d/ParamCommsUtils.hpp and
 saveNcclMeta (torch/csrc/profiler/util.cpp) write; libkineto's output_json.cpp repeats them at the kernel, which has the
-call's "External id". Traces of graph replays have kernels alone.
+call's "External id". Traces of graph replays only have kernels.
 """
 
 import json
@@ -47,7 +47,7 @@ _BLANKS = expression(r"[ \t\n\r]*")
 
 
 def is_trace(value: Any) -> bool:
-    """Whether it is a trace: an object with ``traceEvents``, or the bare list of them."""
+    """Whether a JSON value is a trace: an object with ``traceEvents``, or only the list of events."""
     if isinstance(value, dict):
         return isinstance(value.get("traceEvents"), list)
     return isinstance(value, list) and any(isinstance(event, dict) and "ph" in event for event in value)
@@ -62,9 +62,9 @@ def from_trace(file: str, value: Any) -> CallList:
 
 
 def from_file(path: Path) -> CallList | None:
-    """The calls of a file that is an object with ``traceEvents``, read event by event; None for any other file.
+    """Reads the calls of a file that is an object with ``traceEvents``, event by event; None for any other file.
 
-    Errors: OSError from opening it.
+    OSError if the file cannot be opened.
     """
     events, others, found = _Events(), dict[str, Any](), False
     with path.open("rb") as raw:
@@ -90,8 +90,8 @@ class _Json:
         self._decoder = json.JSONDecoder()
 
     def members(self, streamed: str) -> Iterator[tuple[str, Any]]:
-        """Yields key and value of each member of an object; a list under the key ``streamed`` is yielded value by
-        value.
+        """Yields key and value of each member of the object. For a list under the key ``streamed``, it yields the key
+        with each value of the list.
         """
         self._take("{")
         more = self._next() != "}"
@@ -117,7 +117,7 @@ class _Json:
             raise ValueError
 
     def _after_comma(self) -> bool:
-        """Skips a comma and blanks, if they are all in the current piece."""
+        """Skips a comma and the blanks after it, if they are in the current piece; returns whether it did."""
         comma = _COMMA.match(self._text, self._at)
         if comma is None or comma.end() == len(self._text):
             return False
@@ -163,7 +163,7 @@ class _Json:
 
 
 class _Kernel(NamedTuple):
-    """A launch; its first dimensions of grid and block are None if the trace does not have them."""
+    """A launched kernel; the first dimensions of its grid and block are None if the trace does not have them."""
 
     name: str
     blocks: int | None
@@ -171,7 +171,7 @@ class _Kernel(NamedTuple):
 
 
 class _Events:
-    """The calls of events, taken one by one. Equal calls become one that was made several times."""
+    """Collects calls from events one by one. Equal calls become one call that was made several times."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[str, ...], TracedCall] = {}  # what is the same of many is kept once
@@ -208,7 +208,7 @@ class _Events:
         return known
 
     def call_list(self, file: str, value: Any) -> CallList:
-        """All calls; ``value`` has what the trace says besides its events."""
+        """The list of all calls; ``value`` has what the trace says besides its events."""
         merged: dict[tuple[TracedCall, ExecutedCall | None], tuple[int, list[float]]] = {}
         for call, kernel, times, durations_us in self._made():
             key = call, _executed(call, kernel)
@@ -222,8 +222,8 @@ class _Events:
         return CallList(file, "Kineto trace", sizes, tuple(calls), tuple(_notes(value, calls)), _releases(value))
 
     def _made(self) -> Iterator[tuple[TracedCall, _Kernel | None, int, list[float]]]:
-        """Each call with its kernel (None if there are several), how often it was made with this kernel, and the
-        known durations.
+        """Each call with its kernel (None if it has several), how often it was made with this kernel, and the known
+        durations.
         """
         times_of = Counter(at for at in self._recorded[0] if at is not None)
         launches: dict[int | None, tuple[float, _Kernel | None]] = {}  # None: of several kernels
@@ -263,7 +263,7 @@ def _first(sizes: Any) -> int | None:
 
 
 def _executed(call: TracedCall, kernel: _Kernel | None) -> ExecutedCall | None:
-    """Facts that the launch of the only kernel of a call gives; libkineto has grid and block at it."""
+    """What the launch of a call's only kernel shows; None if the trace lacks its grid or block."""
     if kernel is None or kernel.blocks is None or kernel.threads is None:
         return None
     return launched.executed(kernel.name, call.collective, kernel.blocks, kernel.threads)
@@ -316,7 +316,8 @@ def _call(arguments: Mapping[str, Any]) -> TracedCall:
 
 
 def _members(arguments: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """The ranks of the process group; long lists are given as where they begin and how far apart ranks are.
+    """The ranks of a call's process group; long lists are given by their first rank and the distance between ranks.
+    None if they are not known.
 
     Source: torch/csrc/distributed/c10d/ParamCommsUtils.hpp and torch/csrc/profiler/util.cpp, PyTorch 2.6.
     """

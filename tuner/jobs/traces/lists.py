@@ -1,4 +1,4 @@
-"""Lists and histograms of collectives: CSV, and JSON lists of the same records."""
+"""Reads lists and histograms of collectives: CSV, and JSON lists with the same records."""
 
 import csv
 import io
@@ -36,7 +36,8 @@ _SIZES = {
 
 
 def from_csv(file: str, text: str, ranks: int) -> CallList:
-    """Reads the calls of a CSV list; ``ranks`` is used for rows that do not say theirs. BadInput names the line."""
+    """Reads the calls of a CSV list; ``ranks`` is used for rows that do not say the number of ranks. BadInput names the
+    line."""
     rows = _rows(file, text)
     number, first = next(rows, (1, []))
     names = [cell.strip().lower() for cell in first]
@@ -66,7 +67,7 @@ def from_csv(file: str, text: str, ranks: int) -> CallList:
 
 
 def from_json(file: str, values: list[Any], ranks: int) -> CallList:
-    """Read the calls of a list of objects. BadInput names the object by its place from 1 on."""
+    """Reads the calls of a list of objects. BadInput names the object by its place, counted from 1."""
     counted: Counter[tuple[tuple[str, str], ...]] = Counter()
     first_at: dict[tuple[tuple[str, str], ...], str] = {}
     for number, value in enumerate(values, start=1):
@@ -102,7 +103,7 @@ def _check_columns(place: str, names: list[str]) -> None:
 
 
 def _call_list(file: str, kind: str, records: Iterable[tuple[str, dict[str, str], int]], ranks: int) -> CallList:
-    """The calls of distinct records, each with how often it occurs and with its first place, for messages."""
+    """Reads calls from distinct records; each comes with its first place, for messages, and how often it occurs."""
     calls: list[TracedCall] = []
     meant: dict[str, None] = {}
     for place, record, times in records:
@@ -118,7 +119,7 @@ def _call_list(file: str, kind: str, records: Iterable[tuple[str, dict[str, str]
 
 
 def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, TracedCall]:
-    """Read a call; first comes the column that gives its size."""
+    """Reads a call; returns the column that gives its size, and the call."""
     given = {name: cell for name, cell in record.items() if cell}
     if not given.get("collective"):
         raise BadInput("no collective")
@@ -167,9 +168,9 @@ def _nbytes(given: Mapping[str, str], size: str, collective: Collective, dtype: 
 def _sent_bytes(
     given: Mapping[str, str], size: str, dtype: DataType | None, function: PeerCall, ranks: int
 ) -> int | None:
-    """A message, or what a rank or the root has in all; a count is for one of them.
+    """The bytes of a message, or the total of a rank or the root; a count is for a single message.
 
-    Bytes per rank are one rank's for Gather and Scatter, and what each rank sends in all for an AllToAll.
+    ``bytes_per_rank`` is one rank's part for Gather and Scatter, and the total that each rank sends for an AllToAll.
     """
     if size == "bytes" or (size == "bytes_per_rank" and function is PeerCall.AllToAll):
         return size_bytes(given[size])

@@ -1,4 +1,4 @@
-"""NCCL's logs: the calls of one rank of each communicator, else the choices that rank 0 printed."""
+"""Reads NCCL's logs: the calls of one rank of each communicator, or else the choices that rank 0 printed."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,9 +16,10 @@ _Member = tuple[tuple[str, int], str]  # process, address of the communicator in
 
 
 def from_log(file: str, lines: Lines, ranks: int) -> CallList:
-    """The calls of a log with NCCL_DEBUG_SUBSYS=COLL, else the choices of one with TUNING. BadInput without either.
+    """The calls in a log with NCCL_DEBUG_SUBSYS=COLL, or else the choices in one with TUNING. BadInput if the log has
+    neither.
 
-    ``ranks`` is used for choices where no line says the number of ranks.
+    ``ranks`` is used for choices if no line says the number of ranks.
     """
     log = reader.parse(lines)
     communicators = groups(log.ranks)
@@ -63,7 +64,7 @@ def _calls(file: str, log: NcclLog, communicators: list[CommunicatorLines]) -> I
 
 
 def _one_of_each(communicators: list[CommunicatorLines], there: dict[_Member, int]) -> Iterator[tuple[_Member, str]]:
-    """For each communicator, the lowest rank that made calls."""
+    """For each communicator, the lowest rank that made calls, with the communicator's name."""
     for group in communicators:
         members = [log for log in group.logs if _member(log) in there]
         if members:
@@ -124,7 +125,7 @@ def _choices(log: NcclLog, communicators: list[CommunicatorLines], otherwise: in
 
 
 def _executed(made: LoggedChoice) -> ExecutedCall:
-    """What a log's line says was executed; channels only where the line describes a launch."""
+    """What a line of a log says was executed; with channels only if the line describes a launch of one call."""
     grouped = (made.operations or 1) > 1 or made.channel_lo not in (None, 0)
     channels = None if made.channel_hi is None or made.channel_lo is None else made.channel_hi - made.channel_lo + 1
     return ExecutedCall(

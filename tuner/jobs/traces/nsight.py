@@ -1,10 +1,10 @@
-"""Nsight Systems' export to SQLite: NCCL's NVTX ranges with their payloads, and the kernels that they launched.
+"""Reads Nsight Systems' export to SQLite: NCCL's NVTX ranges with their payloads, and the kernels that they launched.
 
 Tables: NVTX_EVENTS with binaryData, NVTX_PAYLOAD_SCHEMAS and NVTX_PAYLOAD_SCHEMA_ENTRIES, StringIds, and of CUDA
 CUPTI_ACTIVITY_KIND_RUNTIME and _KERNEL (nsys export --type sqlite; Nsight Systems User Guide, "SQLite Schema
 Reference"). Names of the payloads' entries: src/include/nvtx_payload_schemas.h, v2.30.7-1, and src/collectives.cc,
-v2.21.5-1. "Message size [bytes]" is one rank's for AllGather and ReduceScatter; NCCL 2.26 and later also say the
-communicator, whose ranks ncclCommInitRank has.
+v2.21.5-1. "Message size [bytes]" is the size of one rank for AllGather and ReduceScatter. NCCL 2.26 and later also say
+the communicator; the payload of ncclCommInitRank has its number of ranks.
 """
 
 import sqlite3
@@ -40,10 +40,10 @@ _Schema = Mapping[str, tuple[int, str]]  # where a value is, and its form, by th
 
 
 def from_file(path: Path, content: bytes | None) -> CallList:
-    """The calls of an export, of the lowest rank of each communicator in it. ``content``: the bytes of a file that was
-    unpacked.
+    """The calls in an export by the lowest rank of each communicator. ``content``: the bytes of the file, if it had to
+    be unpacked.
 
-    BadInput if it is no export, or has no payloads of NCCL.
+    BadInput if the file is no export, or has no payloads of NCCL.
     """
     try:
         with bounds.database(path, content, BadInput, DATABASE) as database:
@@ -59,7 +59,7 @@ def _text(content: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """A range of NCCL: by which thread, from when to when in ns, its name and its payload's values."""
+    """An NVTX range of NCCL: its thread, its start and end in ns, its name, and the values of its payload."""
 
     thread: int
     start: int
@@ -126,7 +126,7 @@ GROUPED = "inside a group, which may launch several together"
 
 
 def _one_of_each(made: Sequence[_Event], made_of: Sequence[_Event]) -> dict[int | None, int]:
-    """The thread of the lowest rank by communicator: of several threads without a rank, the first."""
+    """The thread of the lowest rank, keyed by communicator; if no rank is known, the first thread."""
     rank_of = {(each.thread, each.values.get(_COMMUNICATOR)): each.values.get(_RANK, 0) for each in made_of}
     threads: dict[int | None, dict[int, None]] = defaultdict(dict)
     for event in made:
@@ -155,7 +155,7 @@ def _notes(
 
 
 def _events(database: sqlite3.Connection) -> tuple[list[_Event], set[tuple[int, int]]]:
-    """All ranges of NCCL with a payload, and which of them are inside groups: thread and start."""
+    """All ranges of NCCL with a payload, and the (thread, start) of those inside groups."""
     schemas = _schemas(database)
     rows = database.execute(
         "SELECT e.globalTid, e.start, e.[end], COALESCE(e.text, s.value), e.binaryData FROM NVTX_EVENTS AS e "
@@ -180,7 +180,7 @@ def _events(database: sqlite3.Connection) -> tuple[list[_Event], set[tuple[int, 
 
 
 def _schemas(database: sqlite3.Connection) -> dict[tuple[int, int], _Schema]:
-    """Payload schemas by domain and number."""
+    """Payload schemas, keyed by (domain, number)."""
     schemas: dict[tuple[int, int], dict[str, tuple[int, str]]] = defaultdict(dict)
     rows = database.execute(
         "SELECT domainId, schemaId, type, name, [offset] FROM NVTX_PAYLOAD_SCHEMA_ENTRIES ORDER BY schemaId, idx"
@@ -192,7 +192,7 @@ def _schemas(database: sqlite3.Connection) -> dict[tuple[int, int], _Schema]:
 
 
 def _values(content: bytes | str, schemas: Mapping[tuple[int, int], _Schema]) -> dict[str, int]:
-    """Values of a payload, as Nsight Systems keeps it: a header, then NCCL's bytes. Empty where its form is another."""
+    """Values of a payload in the form of Nsight Systems: a header, then NCCL's bytes. Empty for another form."""
     if isinstance(content, str):  # an export with hexadecimal texts
         try:
             content = bytes.fromhex(content)
@@ -210,7 +210,7 @@ def _values(content: bytes | str, schemas: Mapping[tuple[int, int], _Schema]) ->
 
 
 def _launches(database: sqlite3.Connection, tables: set[str]) -> dict[int, list[tuple[int, _Launch]]]:
-    """Kernels by the thread that launched them, with when it did, in ns."""
+    """Launched kernels with their launch time in ns, keyed by the launching thread."""
     if not {"CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "StringIds"} <= tables:
         return {}
     rows = database.execute(

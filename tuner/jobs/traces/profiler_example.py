@@ -1,9 +1,10 @@
-"""The trace that NCCL's example of a profiler plugin writes, one event per line: what each collective took and
-executed.
+"""Reads the trace that NCCL's example of a profiler plugin writes, one event per line: the time of each collective, and
+what was executed.
 
-Events: print_event.cc of plugins/profiler/example, v2.30.7-1 (ext-profiler/example, v2.23.4-1 to v2.28.9-1). Through
-v2.28 some values lack quotes, so that the file is not JSON; lines of collectives always are. A count is the call's own,
-one rank's for AllGather and ReduceScatter. ``nMaxChannels``, through v2.26, is not what was launched.
+Events: print_event.cc of plugins/profiler/example, v2.30.7-1 (ext-profiler/example, v2.23.4-1 to v2.28.9-1). Up to
+v2.28, some values lack quotes, so that the file is not JSON; lines of collectives always are JSON. A count is the
+call's argument, for one rank in AllGather and ReduceScatter. ``nMaxChannels``, which exists up to v2.26, is not the
+launched number.
 """
 
 import json
@@ -27,12 +28,13 @@ GROUPED = "launched together with others in one group"
 
 
 def is_trace(content: str) -> bool:
-    """Whether a text is such a trace: a list whose events have these categories."""
+    """Whether a text is such a trace: a list whose events have the plugin's categories."""
     return content.lstrip().startswith("[") and _KEY in content and _EVENT.search(content) is not None
 
 
 def from_text(file: str, content: str, ranks: int) -> CallList:
-    """The calls of a trace; ``ranks`` applies to all communicators, as the file lacks it. BadInput names a bad line."""
+    """The calls of a trace; ``ranks`` is used for all communicators, as the file does not say it. BadInput names a
+    wrong line."""
     counted: Counter[tuple[_Member, TracedCall]] = Counter()
     of_group: list[tuple[_Member, TracedCall]] | None = None  # its collectives so far
     depth = 0
@@ -119,7 +121,7 @@ def _executed(arguments: Mapping[str, Any]) -> ExecutedCall:
 
 
 def _dtype(value: Any) -> DataType | None:
-    """``ncclFloat32``, or the number that v2.23 writes."""
+    """The data type from ``ncclFloat32``, or from the number that v2.23 writes; None for anything else."""
     if isinstance(value, int):
         return DataType(value) if value in list(DataType) else None
     name = str(value).removeprefix(_NCCL_TYPE).lower()

@@ -1,8 +1,8 @@
-"""NCCL Inspector's Prometheus text: mean times by collective, range of sizes, algorithm and protocol.
+"""Reads NCCL Inspector's Prometheus text: mean times per collective, range of sizes, algorithm and protocol.
 
-Metrics and labels: inspector_prom.cc of plugins/profiler/inspector, v2.30.7-1. A range counts one rank's bytes, begins
-at a whole number of its unit (1024, 1024**2, ...) and is one unit long. A line is the mean over an interval, without
-the number of calls; some builds write a count.
+Metrics and labels: inspector_prom.cc of plugins/profiler/inspector, v2.30.7-1. A range is in bytes of one rank; it
+begins at a multiple of its unit (1024, 1024**2, ...) and is one unit long. A line is the mean over an interval, without
+the number of calls; some builds also write a count.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ _Series = tuple[str, ...]
 
 
 def is_text(content: str) -> bool:
-    """Whether a text has such a line."""
+    """Whether a text has a line of the Inspector."""
     return f"{TIME}{{" in content or f"{_BANDWIDTH}{{" in content
 
 
@@ -94,7 +94,7 @@ def _call(file: str, series: _Series, times_us: list[float], count: float | None
 
 
 def _executed(algo_proto: str) -> ExecutedCall | None:
-    """``RING_LL``, ``Ring_ll``, ``NVLS_TREE_SIMPLE``; None for ``unknown_unknown``."""
+    """What was executed according to ``RING_LL``, ``Ring_ll`` or ``NVLS_TREE_SIMPLE``; None for ``unknown_unknown``."""
     algorithm, _, protocol = algo_proto.rpartition("_")
     ran = ExecutedCall(choice.algorithm(algorithm), choice.protocol(protocol))
     return ran if ran.says_anything else None

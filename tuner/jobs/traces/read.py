@@ -1,4 +1,4 @@
-"""Collectives from a list, a log, a trace, counters or a dump; the content of the file decides which it is."""
+"""Reads collectives from a list, a log, a trace, counters or a dump; the content of the file decides which it is."""
 
 import json
 from pathlib import Path
@@ -27,12 +27,12 @@ JSON = expression(
 
 
 class UnknownFormat(BadInput):
-    """A file in a format that cannot be read here."""
+    """The file has a format that cannot be read here."""
 
 
 def read(path: Path, ranks: int) -> CallList:
-    """Reads the calls of a file; ``ranks`` is used for records that do not say theirs. BadInput names the file, and
-    the line of a record.
+    """Reads the calls of a file; ``ranks`` is used for records that do not say the number of ranks. BadInput names the
+    file, and the line of a record.
     """
     return checked(_read(path, ranks))
 
@@ -84,7 +84,7 @@ _LARGE_BYTES = 4 << 20
 
 
 def _is_large_log(path: Path) -> bool:
-    """Whether a path is a NCCL log too large to be read whole, whose lines no other reader takes."""
+    """Whether a file is a log of NCCL that is too large to be read at once, and that no other reader can read."""
     if not is_plain_file(path) or path.stat().st_size < _LARGE_BYTES:
         return False
     with path.open("rb") as file:
@@ -108,7 +108,8 @@ def _begins_with(path: Path, magic: bytes) -> bool:
 
 
 def _several_values(file: str, content: bytes, ranks: int) -> CallList | None:
-    """Reads what is almost JSON: one record after the other, and lists without an end or with values without quotes."""
+    """Reads files that are almost JSON: one record after the other, or lists without an end or with values without
+    quotes. None for other files."""
     text = content.decode(errors="replace")
     if profiler_example.is_trace(text):
         return profiler_example.from_text(file, text, ranks)

@@ -1,8 +1,8 @@
-"""Compares the dumps of all ranks of a job: which rank called something else, or did not call.
+"""Compares the Flight Recorder dumps of a job's ranks: which rank called something else, or did not call.
 
-Collectives of a process group have numbers that all its ranks count equally. What most ranks called under a number is
-assumed to be right, and the other ranks are named; if two calls are equally frequent, both groups are. Numbers that not
-all dumps have are not compared: a recorder keeps only the last calls, and each dump begins with another one.
+Collectives of a process group have numbers, which are the same on all ranks. What most ranks called under a number is
+assumed to be right, and the other ranks are named; if two calls are equally frequent, both groups of ranks are. Numbers
+that not all dumps have are not compared: a recorder only keeps the last calls, so that dumps begin with different ones.
 """
 
 from collections import Counter
@@ -23,10 +23,9 @@ _BY_OUTPUT = (Collective.AllGather, PeerCall.Scatter)
 
 
 def findings_of(files: Sequence[Path]) -> list[Finding]:
-    """What the dumps of a job's ranks show, the gravest finding first; at least one.
+    """The findings on the dumps of a job's ranks, the gravest first; there is at least one.
 
-    Errors: BadInput for two dumps of one rank, for a file that is not what the recorder writes, and where no dump is
-    whole.
+    BadInput for two dumps of one rank, for a file that is no dump, and if no dump is complete.
     """
     dumps = _dumps(files)
     calls = _by_group(dumps)
@@ -81,7 +80,7 @@ def _dumps(files: Sequence[Path]) -> list[RankDump]:
 
 
 def _by_group(dumps: Sequence[RankDump]) -> dict[ProcessGroup, dict[int, dict[int, RecordedCall]]]:
-    """Calls by process group, number and rank; groups by name, numbers in ascending order."""
+    """Calls keyed by process group, number and rank; groups are sorted by name, numbers are ascending."""
     calls: dict[ProcessGroup, dict[int, dict[int, RecordedCall]]] = {}
     for dump in dumps:
         for group, of_rank in dump.calls.items():
@@ -92,7 +91,8 @@ def _by_group(dumps: Sequence[RankDump]) -> dict[ProcessGroup, dict[int, dict[in
 
 
 def _disagreement(group: ProcessGroup, numbers: Mapping[int, Calls]) -> Iterator[Finding]:
-    """The first number under which ranks of a group called different things; later ones may only be a consequence."""
+    """Finds the first number under which ranks of a group called different things; later differences may only be
+    consequences."""
     for number, calls in numbers.items():
         for code, said in (("collective", _name), ("type", _types), ("size", _elements)):
             if len(set(map(said, calls.values()))) > 1 and not (code == "size" and _adds_up(calls, group)):
@@ -106,7 +106,8 @@ def _disagreement(group: ProcessGroup, numbers: Mapping[int, Calls]) -> Iterator
 
 
 def _odd(code: str, group: ProcessGroup, number: int, calls: Calls, said: Callable[[RecordedCall], object]) -> Finding:
-    """Names the ranks whose value of ``said`` differs from most ranks'; both groups if they are equally large."""
+    """Finds ranks whose value of ``said`` differs from that of most ranks; names both groups if they are equally
+    large."""
     counts = Counter(map(said, calls.values()))
     (most, count), *others = counts.most_common()
     camps = {value: sorted(rank for rank, call in calls.items() if said(call) == value) for value in counts}
@@ -155,13 +156,13 @@ def _kind(call: RecordedCall) -> Collective | PeerCall | None:
 
 
 def _elements(call: RecordedCall) -> int:
-    """Elements that must be equal on all ranks; 0 for calls in which ranks may differ."""
+    """The number of elements that must be equal on all ranks; 0 for calls in which ranks may differ."""
     kind = _kind(call)
     return call.elements[0] if kind in _BY_INPUT else call.elements[1] if kind in _BY_OUTPUT else 0
 
 
 def _adds_up(calls: Calls, group: ProcessGroup) -> bool:
-    """Whether unequal parts of an AllGather or ReduceScatter, which PyTorch allows, add up to the whole."""
+    """Whether the parts of an AllGather or ReduceScatter add up to the whole; PyTorch allows unequal parts."""
     if set(calls) != set(group.members):
         return False
     kind = _kind(next(iter(calls.values())))
@@ -175,7 +176,7 @@ def _adds_up(calls: Calls, group: ProcessGroup) -> bool:
 
 
 def _splits(calls: Calls, group: ProcessGroup) -> tuple[int, int] | None:
-    """Elements that all ranks of an all-to-all send and receive, where the two differ; None otherwise."""
+    """How many elements all ranks of an all-to-all send and receive, if the two totals differ; else None."""
     if set(calls) != set(group.members) or _kind(next(iter(calls.values()))) is not PeerCall.AllToAll:
         return None
     sent, received = (sum(call.elements[side] for call in calls.values()) for side in (0, 1))
@@ -183,10 +184,11 @@ def _splits(calls: Calls, group: ProcessGroup) -> tuple[int, int] | None:
 
 
 def _behind(calls: Mapping[ProcessGroup, Mapping[int, Calls]], dumps: Sequence[RankDump]) -> Iterator[Finding]:
-    """Ranks whose last collective in a group is earlier than others' last one, if that did not complete on some rank.
+    """Finds ranks whose last collective in a group is earlier than that of others, if some rank still waits in the
+    group.
 
-    Each such rank is named for the group in which it is furthest behind. A rank may also be behind if its recorder
-    dropped calls and shows none of the group.
+    Each of these ranks is named for the group in which it is furthest behind. A rank may also be behind if its recorder
+    dropped calls and its dump has no call of the group.
     """
     dumped, dropping = {each.rank for each in dumps}, {each.rank for each in dumps if each.dropped}
     behind: dict[int, tuple[int | None, Finding]] = {}
@@ -214,8 +216,8 @@ def _behind(calls: Mapping[ProcessGroup, Mapping[int, Calls]], dumps: Sequence[R
 
 
 def _not_started(group: ProcessGroup, numbers: Mapping[int, Calls]) -> Iterator[Finding]:
-    """Ranks whose last call is only scheduled, while others have started it: something before it on their GPU did
-    not end.
+    """Finds ranks whose last call is only scheduled, while other ranks have started it: something before it on their
+    GPU did not end.
     """
     number, calls = list(numbers.items())[-1]
     states = {rank: _ORDER.get(call.state or "") for rank, call in calls.items()}

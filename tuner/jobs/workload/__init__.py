@@ -1,1 +1,1 @@
-"""Time of a job's collectives by NCCL's model: count the calls of a file, price them, sum up."""
+"""Computes the time of a job's collectives by NCCL's model: counts the calls of a file, prices them, and adds up."""

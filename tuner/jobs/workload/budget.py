@@ -1,4 +1,4 @@
-"""A job's budget: each kind of call priced in each variant, summed up and compared."""
+"""Computes a job's budget: prices each kind of call in each variant, adds up and compares."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -67,15 +67,16 @@ class MeasuredRuns:
 
     @cached_property
     def _sizes(self) -> Mapping[int, dict[int, Evidence]]:
-        """Evidence by collective's number and size, in the order of sizes; all kinds of calls of a size are one."""
+        """Measured evidence keyed by the number of the collective, then by size in ascending order; all kinds of calls
+        of a size are merged."""
         by_collective: dict[int, dict[int, Evidence]] = {}
         for (collective, size), evidence in by_size(collect(self.measurements.blocks)).items():
             by_collective.setdefault(collective, {})[size] = evidence
         return by_collective
 
     def judge(self, entry: Entry, price: AnyPrice) -> MeasuredPrice | NotMeasured:
-        """The regret of an entry; between two measured sizes, times are interpolated linearly in logarithms, as in
-        ``verify``.
+        """The regret of an entry by measured times. Between two measured sizes, times are interpolated linearly in
+        logarithms, as in ``verify``.
         """
         if not isinstance(price, Price):
             return NotMeasured(f"{price.name}: files of times are of algorithms")
@@ -102,9 +103,7 @@ class MeasuredRuns:
 
 
 def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
-    """Measured times by combination; combinations with the channels that NCCL takes by itself are named without
-    channels.
-    """
+    """Measured times keyed by combination; a combination with NCCL's own number of channels is named without channels."""
     own = Combination(price.algorithm, price.protocol, price.channels) if price.own_channels else None
     times_us: dict[Combination, float] = {}
     for column in evidence.columns:
@@ -115,7 +114,7 @@ def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
 
 
 def read_runs(path: Path, scenario: Scenario) -> MeasuredRuns:
-    """Reads measured times. BadMeasurement if the file has none, or is from another communicator."""
+    """Reads a file of measured times. BadMeasurement if it has none, or is from another communicator."""
     measurements = read_any(path)
     header = measurements.header
     check(path, header, scenario)
@@ -131,7 +130,8 @@ def read_runs(path: Path, scenario: Scenario) -> MeasuredRuns:
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """A row of one column; without measurements it is not judged, without a calibration not estimated."""
+    """An entry with its price in one variant; ``judged`` is None without measurements, ``estimate`` is None without a
+    calibration."""
 
     entry: Entry
     price: AnyPrice
@@ -155,7 +155,7 @@ class _Without:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A row for each entry; ``calibration`` is None if calibrated times were not wanted."""
+    """A variant's rows, one for each entry; ``calibration`` is None if calibrated times were not wanted."""
 
     rows: Sequence[_Priced | _Without]
     calibration: CalibrationUsed | None
@@ -174,10 +174,10 @@ def budget(
     measured: MeasuredRuns | None = None,
     times: TimesWanted | None = None,
 ) -> Budget:
-    """The budget of what was ``counted`` in ``files``, for each variant, compared with the first. Calibrated ``times``
-    are added where wanted.
+    """The budget of what was ``counted`` in ``files``, for each variant, compared with the first one. Calibrated
+    ``times`` are added if they are wanted.
 
-    Errors: BadInput for what NCCL's model cannot price, or where no calibration answers; BadCalibration.
+    BadInput for what NCCL's model cannot price, and if no calibration answers; BadCalibration.
     """
     entries = counted.entries
     columns = [_column(variant, counted, measured, times) for variant in variants]
@@ -322,7 +322,7 @@ PartOf = tuple[Collective | None, Algorithm | None, Protocol | None, str | None]
 
 
 def _parts(rows: Sequence[_Priced], key: Callable[[_Priced], PartOf]) -> tuple[BudgetPart, ...]:
-    """Calls and time grouped by ``key``, the longest time first."""
+    """Groups calls and times by ``key``, the longest time first."""
     total_us = _total_us(rows)
     by_key: dict[PartOf, list[_Priced]] = defaultdict(list)
     for row in rows:
@@ -427,13 +427,14 @@ def _share(part: float, whole: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedColumn:
-    """Source of a variant's calibrated times, and its estimate of each entry; None for an entry without a price."""
+    """The calibration that answers for a variant, and its estimate for each entry (None for an entry without a
+    price)."""
 
     answers: Answering
     estimates: Sequence[CalibratedEstimate | None]
 
     def used(self, prices: Sequence[AnyPrice | Unpriced]) -> CalibrationUsed:
-        """Name the calibration that answered, with the combinations that it never measured."""
+        """The record of the calibration that answered, with the combinations that were never measured."""
         known = zip(prices, self.estimates, strict=True)
         return calibrated.used(
             self.answers, [(price.name, each) for price, each in known if each and isinstance(price, Price)]
@@ -443,7 +444,7 @@ class CalibratedColumn:
 def calibrated_column(
     variant: BudgetVariant, entries: Sequence[Entry], prices: Sequence[AnyPrice | Unpriced], wanted: TimesWanted
 ) -> CalibratedColumn:
-    """Calibrated times of the picks in ``prices``, with their channels. Errors: BadInput, BadCalibration."""
+    """Calibrated times of the picks in ``prices``, with their channels. Raises BadInput and BadCalibration."""
     selection = Selection(variant.scenario.communicator())
     buffers = next((entry.request.buffers for entry in entries), Buffers.plain)
     model = calibrated.answering(wanted, variant.scenario, selection, buffers)
@@ -465,7 +466,8 @@ def calibrated_column(
 def _estimates(
     model: TimeModel, request: Request, algo_proto: AlgoProto, launched: tuple[Sequence[int], Sequence[int]]
 ) -> list[CalibratedEstimate]:
-    """``launched``: sizes and the channels of each, which a decision table may have chosen; threads are NCCL's."""
+    """Calibrated estimates for one algorithm and protocol. ``launched`` has the sizes and the number of channels for
+    each, which a decision table may have chosen; threads are NCCL's."""
     sizes, channels = np.array(launched[0], np.uint64), np.array(launched[1], np.int64)
     _, threads = model.selection.launched(request, sizes, algo_proto)
     algorithm, protocol = (np.full(sizes.shape, number, np.int8) for number in algo_proto)
@@ -474,7 +476,8 @@ def _estimates(
 
 
 def all_to_all(answers: Answering, calls: Mapping[int, float]) -> AllToAllBudget | None:
-    """The number of AllToAlls by the bytes that a rank sends in all; None without any, or measured times of them."""
+    """The measured time of all AllToAlls. ``calls`` maps the bytes that a rank sends in total to a number of calls.
+    None if there are no calls, or no measured times for them."""
     if isinstance(answers, NoCalibration) or not calls or answers.calibration.exchange is None:
         return None
     answer = answers.all_to_all(list(calls))

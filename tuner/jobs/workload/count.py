@@ -1,6 +1,4 @@
-"""The calls that the described communicator makes: one entry for each kind and size, and a list of what was left
-out.
-"""
+"""Counts the calls on the described communicator: one entry for each kind and size, and a list of what is left out."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,11 +23,13 @@ ExchangeCounts = Mapping[tuple[PeerCall, int], float]
 
 @dataclass(frozen=True, slots=True)
 class ExchangesOf:
-    """All calls of one kind and size; ``bytes`` of a message, or what a rank, or the root, has in all.
+    """All sends, receives or exchanges of one kind and size; ``bytes`` is the size of a message, or the total of a rank
+    or the root.
 
-    ``total_bytes`` is the sum over all calls. ``channels`` are the blocks of rank 0's kernel for one call, with rank 0
-    as the root, and ``kernels`` how many it takes; for a send or receive, whose peer is not known, the most that one
-    takes. ``ways`` says how its messages reach the nearest rank and a rank on another node.
+    ``total_bytes`` is the sum over all calls. ``channels`` is the number of blocks of rank 0's kernel for one call,
+    with rank 0 as the root, and ``kernels`` the number of its kernels. For a send or receive, whose peer is not known,
+    they are the maximum over all peers. ``ways`` says how its messages reach the nearest rank and a rank on another
+    node.
     """
 
     call: PeerCall
@@ -42,7 +42,7 @@ class ExchangesOf:
 
 
 def count_exchanges(calls: Iterable[TracedCall], wanted: WantedCalls) -> ExchangeCounts:
-    """Count exchanges by kind and bytes, of the communicators that count and where the file says a size."""
+    """Counts exchanges by kind and bytes, on communicators that count, if the file says a size."""
     counted: dict[tuple[PeerCall, int], float] = defaultdict(float)
     for call in calls:
         function = peer_call(call.name)
@@ -52,10 +52,10 @@ def count_exchanges(calls: Iterable[TracedCall], wanted: WantedCalls) -> Exchang
 
 
 def launched(scenario: Scenario, counts: ExchangeCounts, buffers: Buffers) -> tuple[ExchangesOf, ...]:
-    """Launches that one exchange of each kind takes on the scenario's communicator; empty where its links are not
+    """What NCCL launches for one exchange of each kind on the scenario's communicator; empty if its links are not
     known.
 
-    Calls on windows that copy engines do have no kernel. BadInput if that is not emulated.
+    Calls on windows that copy engines execute have no kernel. BadInput if something is not emulated.
     """
     if not counts:
         return ()
@@ -86,7 +86,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Calls that have no price, by the name that the file has for them, and their kernels' time where it is known."""
+    """Calls without a price, by their name in the file, and the time of their kernels as far as it is known."""
 
     name: str
     reason: str
@@ -99,10 +99,10 @@ class LeftOut:
 
 @dataclass(slots=True)
 class Counted:
-    """Calls of a trace: those to price, those that cannot be priced, and what to know about both.
+    """Counted calls: those to price, those that cannot be priced, and notes on both.
 
-    ``all_to_all`` are among the latter, but have measured times: their number by the bytes that a rank sends in all;
-    ``exchanges`` are sends, receives and AllToAlls by their bytes.
+    ``all_to_all`` cannot be priced, but have measured times; it maps the bytes that a rank sends in total to the number
+    of calls. ``exchanges`` are sends, receives and AllToAlls by their bytes.
     """
 
     entries: list[Entry]
@@ -113,9 +113,10 @@ class Counted:
 
 
 def count(lists: Sequence[CallList], wanted: WantedCalls, exchanges_alone: bool = False) -> Counted:
-    """Sums up calls of the same kind and size.
+    """Counts calls of the same kind and size.
 
-    BadInput for an unknown communicator, and if nothing is left to price (sends and receives may suffice, if allowed).
+    BadInput for an unknown communicator, and if no call can be priced (with ``exchanges_alone``, sends and receives are
+    enough).
     """
     calls = [call for each in lists for call in each.calls]
     wanted.check_names(calls)

@@ -1,4 +1,4 @@
-"""A job's budget with each communicator priced on its own ranks: those that the file says, or a layout's groups."""
+"""Computes a job's budget in which each communicator is priced on its own ranks, which the file or a layout says."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,10 +77,10 @@ _NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class JobLayout:
-    """Degrees of parallelism, and the order in which they number the ranks, innermost first.
+    """Degrees of parallelism of a job, and the order in which they number the ranks, innermost first.
 
-    ``dp`` is the number of data-parallel ranks, of which ``replicate`` copies share a shard each; ``ep`` and ``etp``
-    split experts, whose data-parallel ranks are what is left.
+    ``dp`` is the number of data-parallel ranks, which consist of ``replicate`` copies of the same shards. ``ep`` and
+    ``etp`` split experts; the remaining ranks are data-parallel for the experts.
     """
 
     tp: int
@@ -99,7 +99,7 @@ class JobLayout:
 
     @property
     def in_words(self) -> str:
-        """Layout as a text in the form that a user gives it, such as ``tp=2,dp=4``."""
+        """The layout as a text in the form in which users give it, such as ``tp=2,dp=4``."""
         given = {name: getattr(self, name) for name in ("tp", "cp", "dp", "pp", "ep", "replicate")}
         said = [f"{name}={degree}" for name, degree in given.items() if degree > 1]
         if self.ep > 1 and self.etp != self.tp:
@@ -107,7 +107,7 @@ class JobLayout:
         return ",".join(said if self.order == ORDER else [*said, f"order={'-'.join(self.order)}"]) or "dp=1"
 
     def groups(self, kind: str) -> tuple[tuple[int, ...], ...]:
-        """The ranks of each group of a kind of :data:`KINDS`."""
+        """The ranks of each group of ``kind``, one of :data:`KINDS`."""
         across = KINDS[kind]
         experts = across[0] == EXPERTS
         sizes = self._expert_sizes if experts else self._sizes
@@ -121,12 +121,12 @@ class JobLayout:
         return tuple(tuple(sorted(int(rank) for rank in group)) for group in together)
 
     def group_of(self, kind: str, rank: int) -> tuple[int, ...]:
-        """The ranks of that group of a kind that has the rank."""
+        """The ranks of the group of ``kind`` that ``rank`` is in."""
         return next(group for group in self.groups(kind) if rank in group)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kinds of groups with more than one rank; of kinds that have the same groups, only the first."""
+        """Kinds of groups with more than one rank; if several kinds have the same groups, only the first of them."""
         found: dict[tuple[tuple[int, ...], ...], str] = {}
         for kind in KINDS:
             if KINDS[kind][0] == EXPERTS and self.ep == 1:
@@ -148,9 +148,10 @@ class JobLayout:
 
 
 def layout_of(text: str, ranks: int) -> JobLayout:
-    """The layout of a job of ``ranks`` ranks, from ``tp=4,pp=2``; ``order=tp-cp-ep-dp-pp``.
+    """Reads the layout of a job of ``ranks`` ranks from a text like ``tp=4,pp=2`` or
+    ``tp=4,pp=2,order=tp-cp-ep-dp-pp``.
 
-    BadInput for degrees that do not fit together, and for unknown words.
+    BadInput for degrees that are impossible together, and for unknown names.
     """
     given: dict[str, str] = {}
     for part in text.split(","):
@@ -185,7 +186,7 @@ def layout_of(text: str, ranks: int) -> JobLayout:
 
 
 def kind_of_name(name: str) -> str | None:
-    """The kind of group that has this name in a framework, also as in ``12 (TENSOR_MODEL_PARALLEL_GROUP)``; None if
+    """The kind of group that a framework calls ``name``, also in the form ``12 (TENSOR_MODEL_PARALLEL_GROUP)``; None if
     unknown.
     """
     inside = name.partition("(")[2].rstrip(")") or name
@@ -205,9 +206,10 @@ GIVEN_BY_RANKS = "times the ranks"  # what a file says of its sizes where they a
 
 @dataclass(frozen=True, slots=True)
 class JobGroups:
-    """A job's communicators: those of the ``layout``, with files from ``rank``, or those that the files name.
+    """The communicators of a job: the groups of ``layout``, with files that ``rank`` wrote, or those that the files
+    name.
 
-    ``shares``: groups share the resources of the communicator of all ranks.
+    ``shares``: the groups share the resources of the communicator of all ranks.
     """
 
     layout: JobLayout | None = None
@@ -217,9 +219,9 @@ class JobGroups:
 
 @dataclass(frozen=True, slots=True)
 class ModelStep:
-    """A training step of a model by ``name``, with sequences of ``sequence`` tokens; None for the model's own.
+    """A training step of the model ``name``, with sequences of ``sequence`` tokens (None: the model's own length).
 
-    ``imbalance``: tokens of the busiest expert rank divided by the mean; 1 where experts are used equally.
+    ``imbalance``: the tokens of the busiest expert rank divided by the mean; 1 if experts are used equally.
     """
 
     name: str
@@ -231,9 +233,9 @@ class ModelStep:
     imbalance: float = 1.0
 
     def calls(self, layout: JobLayout) -> CallList:
-        """The calls of rank 0, which is in the first pipeline stage, each with its group in the layout.
+        """The calls of rank 0, which is in the first pipeline stage, each with its group of the layout.
 
-        BadInput for an unknown model, and for degrees that do not fit it.
+        BadInput for an unknown model, and for degrees that are impossible with it.
         """
         if beside := [name for name in ("cp", "replicate") if getattr(layout, name) > 1]:
             raise BadInput(
@@ -263,7 +265,7 @@ class ModelStep:
         return CallList(step.known_name(self.name), "training step", "of all ranks together, NCCL's nBytes", made)
 
     def assumed(self, layout: JobLayout) -> str:
-        """The assumptions in one line, and, if nothing splits the model, how much of it each GPU has to hold."""
+        """A line with the assumptions, and, if nothing splits the model, how much memory each GPU needs for it."""
         fields = step.model_fields(self.name, {"sequence": self.sequence})
         tokens = fields["sequence"]
         parts = [
@@ -310,7 +312,7 @@ _GROUP_OF_TRAFFIC: Mapping[str, str] = {"TP": "tp", "SP": "tp", "EP": "ep", "PP"
 
 @dataclass(frozen=True, slots=True)
 class GroupBudget:
-    """The calls of one group. ``groups``: how many the layout has of that kind, None without a layout."""
+    """The budget of one group. ``groups``: how many groups of this kind the layout has; None without a layout."""
 
     group: str
     ranks: str
@@ -322,9 +324,11 @@ class GroupBudget:
 
 @dataclass(frozen=True, slots=True)
 class GroupTotal:
-    """All groups in one release with one setting or table, us by NCCL's own prediction, one after the other.
+    """The total of all groups in one variant (a release with a setting or table): their times in us by NCCL's own
+    model, added up.
 
-    ``calibrated`` is None unless every group with a price has one. ``all_to_all`` is in neither sum.
+    ``calibrated`` is None unless all groups with a price have calibrated times. ``all_to_all`` is part of neither
+    total.
     """
 
     variant: str
@@ -349,7 +353,8 @@ class JobBudget(Framed):
     assumed: str | None = field(default=None, metadata=json_form(optional=True))
 
     def columns(self) -> dict[str, Column]:
-        """group, ranks, nodes, variant, calls, total_us and its calibrated bounds (None without); [group, variant]."""
+        """Columns group, ranks, nodes, variant, calls, total_us, and the calibrated time with its bounds (None if there
+        is none); one row per group and variant."""
         rows = [(of, variant, variant.calibrated) for of in self.groups for variant in of.budget.variants]
         bounds = ("time_us", "low_us", "high_us")
         return {
@@ -364,17 +369,17 @@ class JobBudget(Framed):
 
 
 def of_model(asked: ModelStep, compared: BudgetComparison, wanted: WantedCalls, job: JobGroups) -> JobBudget:
-    """The budget of a model's training step on the first rank of a job with a layout. BadInput for what cannot be
-    counted or priced, and for a step that communicates nothing; BadCalibration.
+    """The budget of a model's training step on rank 0 of a job with a layout. BadInput for what cannot be counted or
+    priced, and for a step without communication; BadCalibration.
     """
     assert job.layout is not None
     return replace(of_lists([asked.calls(job.layout)], compared, wanted, job), assumed=asked.assumed(job.layout))
 
 
 def of_lists(lists: Sequence[CallList], compared: BudgetComparison, wanted: WantedCalls, job: JobGroups) -> JobBudget:
-    """The budget of every group whose calls are in the files. ``wanted`` filters calls, apart from their ranks.
+    """The budget of every group whose calls are in the files. ``wanted`` filters calls, but not by their ranks.
 
-    Errors: BadInput for what cannot be priced, and where no call belongs to a group; BadCalibration.
+    BadInput for what cannot be priced, and if no call belongs to a group; BadCalibration.
     """
     described = compared.scenarios[0]
     if job.layout is not None and not 0 <= job.rank < job.layout.ranks:
@@ -422,8 +427,8 @@ class _Places:
         self.members = {kind: self.layout.group_of(kind, self.rank) for kind in kinds} if self.layout else {}
 
     def of(self, call: TracedCall, by_ranks: bool) -> tuple[str, tuple[int, ...]] | str:
-        """The group's name and its ranks, or why none is known. ``by_ranks``: numbers of ranks were used to compute
-        the sizes.
+        """The name of a call's group and its ranks, or why the group is not known. ``by_ranks``: the call's size was
+        computed from a number of ranks.
         """
         if self.names and call.communicator not in self.names:
             return f"of communicator {call.communicator or 'without a name'}"
@@ -447,7 +452,7 @@ class _Places:
         return f"of communicators of {call.ranks} ranks, which several groups have: {', '.join(same_size)}"
 
     def groups_like(self, group: str) -> int | None:
-        """Number of groups that the layout has of a kind; None without a layout or for another group."""
+        """How many groups of this kind the layout has; None without a layout or for another group."""
         return len(self.layout.groups(group)) if self.layout is not None and group in KINDS else None
 
     def _said(self, call: TracedCall, members: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | str:
@@ -499,7 +504,7 @@ def _totals(budgets: Sequence[GroupBudget]) -> Iterable[GroupTotal]:
 
 
 def _merged(left_out: Iterable[LeftOut]) -> list[LeftOut]:
-    """Each pair of name and reason once."""
+    """Merges calls that were left out with the same name and reason."""
     sums: dict[tuple[str, str], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for each in left_out:
         calls, kernels_us = sums[each.name, each.reason]

@@ -1,4 +1,4 @@
-"""A job's files to its budget: read, count, price."""
+"""Makes a budget from a job's files: reads, counts and prices their calls."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -22,11 +22,11 @@ from tuner.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class BudgetComparison:
-    """The variants that a budget compares: each scenario as it is, then with each of the settings and each decision
+    """The variants that a budget compares: each scenario as it is, then with each setting, then with each decision
     table.
 
-    ``settings`` are ``NAME=VALUE[,NAME=VALUE...]`` of NCCL's variables. ``times``: which calibrated times stand beside
-    NCCL's; None for none.
+    ``settings`` are texts ``NAME=VALUE[,NAME=VALUE...]`` with NCCL's variables. ``times``: which calibrated times are
+    added to NCCL's; None for none.
     """
 
     scenarios: Sequence[Scenario]
@@ -35,7 +35,7 @@ class BudgetComparison:
     times: TimesWanted | None = None
 
     def variants(self) -> list[BudgetVariant]:
-        """The distinct variants; the first scenario as it is comes first. Errors: BadInput for an invalid setting."""
+        """The distinct variants; the first one is the first scenario as it is. BadInput for an invalid setting."""
         variants = {
             each.name: each
             for one in self.scenarios
@@ -55,7 +55,8 @@ def _said(table: Path, scenario: Scenario) -> str:
 
 
 def wanted_of(scenario: Scenario, ranks: int | None = None) -> WantedCalls:
-    """The filter for calls of communicators like this one; or, priced on this one, of ``ranks`` ranks on any nodes."""
+    """The filter for calls on communicators of the scenario's size; or, with ``ranks``, on communicators of that many
+    ranks on any nodes, priced on the scenario."""
     if scenario.members is not None:
         nodes: int | None = sum(count for _, count in scenario.resolve().nodes)
     else:
@@ -66,9 +67,10 @@ def wanted_of(scenario: Scenario, ranks: int | None = None) -> WantedCalls:
 def of_files(
     files: Iterable[Path], compared: BudgetComparison, wanted: WantedCalls, measured: Path | None = None
 ) -> Budget:
-    """The budget of the calls in ``files``, priced by NCCL's model; with ``measured`` times also what the picks lose.
+    """The budget of the calls in ``files``, priced by NCCL's model; with ``measured`` times, also how much time the
+    picks lose.
 
-    Errors: BadInput for what cannot be read, counted or priced; BadMeasurement, BadTable.
+    Raises BadInput for what cannot be read, counted or priced; BadMeasurement and BadTable.
     """
     return of_lists([read(path, compared.scenarios[0].ranks) for path in files], compared, wanted, measured)
 
@@ -81,7 +83,7 @@ def of_lists(
 ) -> Budget:
     """Computes the budget of lists of calls, also with measured times that were already read.
 
-    Errors: BadInput for what cannot be counted or priced; BadMeasurement, BadTable.
+    Raises BadInput for what cannot be counted or priced; BadMeasurement and BadTable.
     """
     variants, described = compared.variants(), compared.scenarios[0]
     times = read_runs(measured, described) if isinstance(measured, Path) else measured
@@ -89,7 +91,7 @@ def of_lists(
 
 
 def release_of(lists: Iterable[CallList]) -> str | None:
-    """The release of NCCL that the files name; None if they name several, one without a table, or none."""
+    """The release of NCCL that the files name; None if they name several, none, or one without a release file."""
     said = {release for each in lists for release in each.releases}
     return next(iter(said)) if len(said) == 1 and said <= set(names()) else None
 
@@ -112,7 +114,7 @@ def of_other_releases(lists: Iterable[CallList], taken: Iterable[str], done: str
 
 
 def _with(scenario: Scenario, text: str) -> Scenario:
-    """The scenario with a setting, ``NAME=VALUE[,NAME=VALUE...]``. BadInput for anything else."""
+    """The scenario with a setting ``NAME=VALUE[,NAME=VALUE...]``. BadInput for any other text."""
     pairs = [part.partition("=") for part in re.split(r",(?=NCCL_\w+=)", text)]
     if not all(name.startswith("NCCL_") and equals for name, equals, _ in pairs):
         raise BadInput(

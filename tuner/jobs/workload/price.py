@@ -1,4 +1,4 @@
-"""Predicted time of each kind of call, by NCCL's model, in one release with one setting or table."""
+"""Predicts the time of each kind of call by NCCL's model, in one release with one setting or table."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -21,7 +21,7 @@ from tuner.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class BudgetVariant:
-    """A column: the scenario, and a decision table that a tuner plugin applies in it."""
+    """A variant of a budget: a scenario, and a decision table that a tuner plugin applies in it."""
 
     name: str
     scenario: Scenario
@@ -30,7 +30,8 @@ class BudgetVariant:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Predicted price of one call; ``own_channels``: NCCL, not a table, chose the number of channels."""
+    """The predicted time of one call, and what it runs; ``own_channels``: NCCL, not a table, chose the number of
+    channels."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -46,7 +47,8 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class SymmetricPrice:
-    """Price of one call on a symmetric kernel, by NCCL's model of these kernels, which is not that of algorithms."""
+    """The predicted time of one call on a symmetric kernel, by NCCL's model of these kernels, which is not that of
+    algorithms."""
 
     bypass: str
     channels: int  # its blocks
@@ -54,7 +56,7 @@ class SymmetricPrice:
 
     @property
     def name(self) -> str:
-        """Name of the kernel that takes the call."""
+        """Name of the kernel that runs the call."""
         return self.bypass
 
 
@@ -69,7 +71,7 @@ class Unpriced:
 
 
 def prices(variant: BudgetVariant, entries: Sequence[Entry]) -> list[AnyPrice | Unpriced]:
-    """The prices of the entries, in the order of their requests; picks are as rank 0 sees them.
+    """The prices of the entries, in their order; picks are those that rank 0 computes.
 
     With a table, the time is the model's for what the table chooses, with NCCL's own channels. BadInput for buffers
     that the release does not have, and with a table for a release without plugins; BadTable for a table that the plugin
@@ -122,7 +124,7 @@ def _bypassing(name: str, channels: int, time_us: float | None) -> SymmetricPric
 
 
 def _with_table(selection: Selection, request: Request, sizes: list[int], table: Path) -> Iterator[AnyPrice | Unpriced]:
-    """Prices sizes by the plugin's own decisions: costs in a table decide the choice, but the time is the model's."""
+    """Prices sizes by the plugin's own decisions: costs in a table decide the choice, but the times are the model's."""
     trials = trial.run(table, selection, request, sizes).sizes
     costs_us = selection.cost_table(request, sizes)
     for each, row_us in zip(trials, costs_us, strict=True):

@@ -1,4 +1,5 @@
-"""A budget as records, as ``nccl-tuner budget --json`` prints it. Times are us, predicted unless called measured."""
+"""Records of a budget, as ``nccl-tuner budget --json`` prints them. Times are in us, and predicted unless called
+measured."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,8 @@ class AllKernels:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPrice:
-    """The pick's measured time and the best's; ``regret_us`` is the sum over all calls."""
+    """Measured times of the pick and of the best combination for one call; ``regret_us`` is the loss of all calls
+    together."""
 
     pick_us: float
     best: str
@@ -66,7 +68,7 @@ class NotMeasured:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedPrice:
-    """Time of one call and of all calls by a calibration; ``measured``: whether it has that combination."""
+    """Time of one call and of all calls by a calibration; ``measured``: whether the combination was measured for it."""
 
     each: TimeInterval = field(metadata=json_form(merged=True))
     measured: bool
@@ -77,8 +79,8 @@ class CalibratedPrice:
 class PriceOf:
     """Time of a kind of call in a variant: one call and all of them, and their share of the variant's time.
 
-    Where ``bypass`` names what takes it instead of an algorithm, the time is by NCCL's model of symmetric kernels, and
-    ``channels`` are blocks.
+    If ``bypass`` names what runs the call instead of an algorithm, the time is by NCCL's model of symmetric kernels,
+    and ``channels`` is the number of blocks.
     """
 
     variant: str
@@ -94,7 +96,7 @@ class PriceOf:
 
     @property
     def name(self) -> str:
-        """Algorithm and protocol, ``Ring/LL``, or the name of what bypasses them."""
+        """Algorithm and protocol (``Ring/LL``), or the name of what runs the call instead."""
         if self.algorithm is None or self.protocol is None:
             return str(self.bypass)
         return f"{self.algorithm.name}/{self.protocol.name}"
@@ -120,7 +122,7 @@ class EntryPrices:
 
 @dataclass(frozen=True, slots=True)
 class PriceChange:
-    """The contribution of one kind of call to the difference of two variants."""
+    """How much one kind of call contributes to the difference between two variants."""
 
     call: Call = field(metadata=json_form(merged=True))
     calls: float
@@ -135,8 +137,8 @@ class PriceChange:
 class BudgetPart:
     """Calls and time of a part, and its share of all time.
 
-    A part consists of the calls of a collective, of an algorithm and protocol, or of the symmetric kernel ``bypass``;
-    names that do not apply are None.
+    A part consists of the calls of one collective, of one algorithm and protocol, or of the symmetric kernel
+    ``bypass``; names that do not apply are None.
     """
 
     collective: Collective | None = field(metadata=json_form(optional=True))
@@ -150,7 +152,7 @@ class BudgetPart:
 
     @property
     def name(self) -> str:
-        """The collective's, algorithm and protocol (``Ring/LL``), or the kernel's."""
+        """Name of the collective, algorithm and protocol (``Ring/LL``), or name of the kernel."""
         if self.collective is not None:
             return self.collective.name
         if self.algorithm is None or self.protocol is None:
@@ -160,10 +162,10 @@ class BudgetPart:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedBudget:
-    """All calls by a calibration. Bounds are added up, as its error is common to all calls.
+    """The time of all calls by a calibration. Bounds are added up, as its error is common to all calls.
 
-    The difference is to the first variant, over what both price. ``not_measured_share`` is the share of calls whose
-    combination was never measured.
+    ``compared`` is the difference from the first variant, over calls with a price in both. ``not_measured_share`` is
+    the share of calls whose combination was never measured.
     """
 
     total: TimeInterval = field(metadata=json_form(merged=True))
@@ -185,7 +187,8 @@ class AllToAllBudget:
 
 @dataclass(frozen=True, slots=True)
 class SmsTaken:
-    """Channels of the picks: blocks of NCCL's kernels, each of which takes an SM of every GPU while it runs.
+    """Numbers of channels of the picks. Each channel is a block of NCCL's kernel, which occupies an SM of every GPU
+    while it runs.
 
     ``mean`` is weighted by the predicted time of the calls.
     """
@@ -197,10 +200,10 @@ class SmsTaken:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRegret:
-    """Regret by measured times, over calls whose pick was measured; ``unmeasured_share`` is the other calls' share of
-    the predicted time.
+    """Regret by measured times, over the calls whose pick was measured; ``unmeasured_share`` is the share of the other
+    calls in the predicted time.
 
-    ``times`` says where they come from: ``measured`` or ``simulated``.
+    ``times`` says where the times come from: ``measured`` or ``simulated``.
     """
 
     file: str
@@ -217,11 +220,13 @@ class BudgetRegret:
 
 @dataclass(frozen=True, slots=True)
 class VariantBudget:
-    """All calls in one release with one setting or table; differences are to the first variant, over what both price.
+    """All calls in one variant (a release with a setting or table). Differences are from the first variant, over calls
+    with a price in both.
 
-    ``changes`` make up the difference, the largest first; parts are sorted by their time. ``symmetric_us`` is the part
-    of ``total_us`` that NCCL's model of symmetric kernels gives. ``not_compared_calls`` take such a kernel in one
-    variant and an algorithm in the other: NCCL does not compare the two models, so no difference includes them.
+    ``changes`` add up to the difference, the largest first; parts are sorted by their time. ``symmetric_us`` is the
+    part of ``total_us`` that comes from NCCL's model of symmetric kernels. ``not_compared_calls`` counts calls that run
+    on such a kernel in one variant and by an algorithm in the other: NCCL does not compare the two models, so no
+    difference includes them.
     """
 
     name: str
@@ -251,8 +256,8 @@ class VariantBudget:
 class Budget:
     """Predicted times of all calls, one after the other: overlap with each other or with computation is not modelled.
 
-    ``ranks`` is the size of the communicators whose calls count, priced on ``priced_ranks``. Shares and ``difference``
-    are fractions of 1.
+    Calls on communicators of ``ranks`` ranks count; they are priced on ``priced_ranks`` ranks. Shares and
+    ``difference`` are fractions of 1.
     """
 
     files: tuple[FileCounted, ...]
@@ -270,7 +275,7 @@ class Budget:
 
     @property
     def by_size(self) -> "Rows[CallPrice]":
-        """A row for each kind and size of call and each variant that prices it, as a frame too."""
+        """A row for each kind and size of call and each variant that prices it; also available as a frame."""
         return Rows(
             tuple(
                 CallPrice(entry.call, entry.calls, price)
@@ -292,10 +297,11 @@ class CallPrice:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Calls of a collective from ``from_bytes`` to ``to_bytes``, a power of two less 1; times are us.
+    """Calls of a collective with sizes from ``from_bytes`` (a power of two) to ``to_bytes`` (the next one minus 1).
+    Times are in us.
 
-    ``picks`` are sorted by their time, the longest first; ``channels`` ascending. ``calibrated`` is the time of all
-    calls, None without a calibration.
+    ``picks`` are sorted by their time, the longest first; ``channels`` are ascending. ``calibrated`` is the calibrated
+    time of all calls; None without a calibration.
     """
 
     collective: Collective
@@ -312,9 +318,10 @@ class Bucket:
 
 
 def buckets(entries: Sequence[EntryPrices]) -> list[Bucket]:
-    """The entries of a budget by collective and power of two of the size, by their prices in the first variant.
+    """Groups the entries of a budget by collective and power of two of the size, with their prices in the first
+    variant.
 
-    Sizes without a price there are in no bucket.
+    Entries without a price in the first variant are in no bucket.
     """
     parts: dict[tuple[Collective, int], list[tuple[EntryPrices, PriceOf]]] = defaultdict(list)
     for entry in entries:
