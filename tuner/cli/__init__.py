@@ -75,14 +75,14 @@ VERBS = {name: says for verbs in SECTIONS.values() for name, says in verbs.items
 
 
 class NobodyReads(Exception):
-    """Raised where standard output is a pipe whose reader, such as ``head``, has ended."""
+    """Standard output is a pipe whose reader, such as ``head``, has ended."""
 
 
 class Everything(Group):
     """The group of all commands. A broken pipe raises :class:`NobodyReads`: click would exit with 1, a "no" here."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments; also accepts ``help COMMAND``, ``version``, and the words of ``ALSO`` for commands."""
+        """Parses the arguments; also accepts ``help COMMAND``, ``version``, and other names of commands (``ALSO``)."""
         if args and args[0] in ALSO:
             args = [ALSO[args[0]], *args[1:]]
         if args[:1] == ["help"]:
@@ -92,7 +92,7 @@ class Everything(Group):
         return super().parse_args(ctx, args)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """The context, without colour where NO_COLOR is set and with it where FORCE_COLOR is."""
+        """Makes the context, without colours if NO_COLOR is set, with colours if FORCE_COLOR is set."""
         said = False if os.environ.get("NO_COLOR") else True if os.environ.get("FORCE_COLOR") else None
         with _reader_may_go():
             return super().make_context(*args, **{"color": said, **extra})
@@ -131,8 +131,8 @@ def everything() -> None:
 def main() -> None:
     """Runs a verb. Exit codes: 0 answered, 1 the answer is "no", 2 bad input, 3 cannot be judged.
 
-    An error is one line on stderr. 130 means interrupted and 141 that nobody read the output, as shells report SIGINT
-    and SIGPIPE.
+    An error is one line on stderr. Exit code 130 means interrupted, 141 that nobody read the output; shells report
+    SIGINT and SIGPIPE like this.
     """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     _open_streams()
@@ -145,7 +145,7 @@ def main() -> None:
 
 
 def run(words: list[str] | None = None) -> NoReturn:
-    """Runs a command line, by default that of this process; ends with SystemExit and the codes of :func:`main`."""
+    """Runs a command line, by default that of this process; ends with SystemExit and an exit code of :func:`main`."""
     try:
         with interruptible(), sigterm_interrupts():
             code = everything(words, prog_name=None if words is None else "nccl-tuner", standalone_mode=False) or 0
@@ -179,7 +179,7 @@ def run(words: list[str] | None = None) -> NoReturn:
 
 
 def _open_streams() -> None:
-    """Exits if standard output is closed; opens closed streams, so that no file gets one of their numbers."""
+    """Exits if standard output is closed. Opens other closed streams, so that no file gets their number."""
     answering = sys.stdout is not None  # Python's own for a closed one
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if stream is None:
@@ -193,7 +193,7 @@ def _open_streams() -> None:
 
 
 def _instead(words: list[str] | None, error: TunerError) -> str | None:
-    """The command to suggest instead of this one, where the error has remedies."""
+    """The command to suggest instead of this one, if the error has remedies; else None."""
     if not error.remedies:
         return None
     from tuner.cli import remedies
@@ -202,9 +202,9 @@ def _instead(words: list[str] | None, error: TunerError) -> str | None:
 
 
 def _end(code: int, says: str, instead: str | None = None) -> NoReturn:
-    """Exits with a line on stderr, folded on a terminal, and one that suggests a command ``instead``.
+    """Prints an error on stderr (folded on a terminal) and the suggested command ``instead``, and exits.
 
-    If stderr cannot be written either, only the exit code tells of the error.
+    If stderr cannot be written, either, only the exit code shows the error.
     """
     try:
         line = f"nccl-tuner: {_one_line(says)}"
@@ -231,7 +231,7 @@ def _for_terminal(line: str) -> str:
 
 
 def _one_line(says: str) -> str:
-    """A message as a terminal shows it: text from files can neither move the cursor nor flood the screen."""
+    """Makes a message safe to show on a terminal: text from files can neither move the cursor nor flood the screen."""
     words = " ".join(says.splitlines())
     shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
     half = LONGEST_MESSAGE // 2  # where it is and what is valid stand at the ends
@@ -239,7 +239,7 @@ def _one_line(says: str) -> str:
 
 
 def _give_up(stream: TextIO) -> None:
-    """Drops unwritten output; Python would otherwise try again at its end, and complain."""
+    """Drops output that was not written; otherwise Python would try again when it ends, and print an error."""
     with contextlib.suppress(OSError, ValueError):
         number = stream.fileno()  # first: a stream in memory has none, and nothing is to be left open
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)

@@ -169,7 +169,7 @@ def _judged(
 
 
 def save_judged(result: Acceptance, file: Path) -> None:
-    """Draws what was judged. BadInput if nothing was, or where the picture cannot be written."""
+    """Draws what was judged. BadInput if nothing was judged, or if the picture cannot be written."""
     from tuner.answers.charts import judged, save
 
     if not result.sizes:
@@ -178,7 +178,8 @@ def save_judged(result: Acceptance, file: Path) -> None:
 
 
 def _hosts(communicator: options.CommunicatorOptions, *, in_domains: bool) -> int | None:
-    """How many hosts the user asked about: nodes, or the trays of all NVLink domains; None if no option says it."""
+    """The number of hosts that the user asked about: nodes, or the trays of all NVLink domains; None if no option says
+    it."""
     nodes: int | None = communicator["nodes"] if options.is_given("nodes") else None
     trays: int | None = communicator["trays"]
     if trays:

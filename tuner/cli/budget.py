@@ -55,9 +55,10 @@ LEAST_US = 0.5  # of a difference where the pick is the same: the last figure th
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """``exact``: a row for every size, else one per power of two. ``nccl`` and ``calibrated``: whose times are shown.
+    """What tables show. ``exact``: a row for every size, else one per power of two. ``nccl``, ``calibrated``: whether
+    these times are shown.
 
-    ``overlap``: also the SMs that calls take.
+    ``overlap``: whether the SMs that calls occupy are shown.
     """
 
     exact: bool
@@ -66,12 +67,12 @@ class Shown:
     overlap: bool
 
     def of(self, own: Sequence[object], by_nccl: Sequence[object], by_calibration: Sequence[object]) -> list[object]:
-        """The cells of a row: its own first, then the times that are shown."""
+        """The cells of a row: first ``own``, then those with the times that are shown."""
         return [*own, *(by_nccl if self.nccl else ()), *(by_calibration if self.calibrated else ())]
 
 
 def show(title: str, budget: Budget, asked: Shown) -> None:
-    """Prints the budget; where no calibration answers, only NCCL's times, and why."""
+    """Prints the budget; if no calibration answers, with only NCCL's times, and the reason."""
     base, *others = budget.variants
     shown = asked if base.calibrated else replace(asked, nccl=True, calibrated=False)
     if not budget.entries:
@@ -371,7 +372,7 @@ def _percent(share: float) -> str:
 
 
 def group_options(function: F) -> F:
-    """Parameters ``job``, ``rank`` and ``by_group``."""
+    """Options for the parameters ``job``, ``rank`` and ``by_group``."""
     return stacked(
         function,
         options.option(
@@ -400,7 +401,7 @@ def job_of(given: Mapping[str, Any], ranks: int, shares: bool) -> JobGroups | No
 
 
 def check_beside(job: JobGroups, **given: object) -> None:
-    """BadInput for options that describe a single communicator, when the job has several."""
+    """Raises BadInput for options that describe a single communicator, if the job has several."""
     if beside := [name for name, value in given.items() if value]:
         options = ", ".join("--" + name.replace("_", "-") for name in beside)
         whose = "--by-group" if job.layout is None else "--job"
@@ -417,7 +418,7 @@ def _models(begun: str) -> list[CompletionItem]:
 
 
 def model_options(function: F) -> F:
-    """Parameter ``model``: a training step by the name of its model, None without one."""
+    """Options for the parameter ``model``: a training step of a named model, or None."""
 
     @wraps(function)
     def with_model(*arguments: Any, **given: Any) -> Any:
@@ -651,8 +652,8 @@ def command(
 
 
 def _measured(files: tuple[Path, ...], given: Mapping[str, Any], described: Scenario) -> MeasuredRuns | None:
-    """The measured times: of one file as it is; several files, and output of nccl-tests, are arms of the
-    communicator.
+    """Reads measured times; None without files. One file of 'measure' is read as it is; several files, and output of
+    nccl-tests, are arms of the communicator.
     """
     if not files and not given["labelled"]:
         return None

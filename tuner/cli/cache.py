@@ -16,7 +16,7 @@ from tuner.oracle.kept_files import KeptFiles
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """The files found in ``folder``; if ``pruned``, they were removed, except for those in ``left``."""
+    """The files that were found in ``folder``; if ``pruned``, they were removed, except for those in ``left``."""
 
     folder: str
     kept: tuple[KeptFiles, ...]

@@ -33,7 +33,7 @@ OF_FILES = ("tuner", "communicators")
 
 
 class CollectiveOrFile(click.ParamType):  # type: ignore[type-arg]
-    """A collective by its name, else an existing file."""
+    """A click type: the name of a collective, or else an existing file."""
 
     name = "collective"
 
@@ -189,7 +189,7 @@ def _print_report(reports: "list[MatchReport]") -> None:
 
 
 def _verdict(reports: "list[MatchReport]", other: str) -> str:
-    """The answer in a line: whether all that was compared is the same."""
+    """The answer in one line: whether everything that was compared is the same."""
     wrong = sum(len(report.mismatches) for report in reports)
     matched, compared = (
         sum(sum(counts.values()) for counts in each)
@@ -205,7 +205,7 @@ def _share(report: "MatchReport", kind: str) -> str:
 
 
 def print_log(compared: "LogComparison") -> None:
-    """Prints what was compared with a log, and what could not be."""
+    """Prints what was compared with a log, and what could not be compared."""
     from tuner.oracle.conformance.check_log import KINDS
 
     report = compared.report

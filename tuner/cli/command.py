@@ -1,7 +1,7 @@
-"""Commands and groups: a short help and a long one, and messages that spell options for the command line.
+"""Commands and groups with a short and a long help, and errors that name options as the command line spells them.
 
 The short help has the options that most calls need; ``--help-all`` shows the others under headings. cloup and
-rich-click group options, too, but neither has two kinds of help, and both take longer to load than a ``pick`` takes to
+rich-click also group options, but neither has two kinds of help, and both take longer to load than a ``pick`` takes to
 answer.
 """
 
@@ -28,7 +28,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]
-    """A click type: ``parse`` turns a text into a value, and help calls it ``name``; other values are defaults."""
+    """A click type: ``parse`` turns a text into a value, and help calls it ``name``. A value that is not a text is a
+    default, and is kept."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -87,12 +88,12 @@ class Option(click.Option):
 
 
 def completing(names: Iterable[str], begun: str) -> list[CompletionItem]:
-    """What a shell offers from ``names`` for the letters typed so far."""
+    """What a shell offers as completions: those of ``names`` that begin with the letters typed so far."""
     return [CompletionItem(name) for name in names if name.startswith(begun)]
 
 
 def option(*words: str, cls: type[Option] = Option, **attributes: Any) -> Callable[[F], F]:
-    """A ``click.option`` of these names, the last of ``words`` being its help, with its ``heading``."""
+    """A ``click.option`` with a ``heading``; the last of ``words`` is its help, the others are its names."""
     *names, says = words
     return click.option(*names, cls=cls, help=says, **attributes)
 
@@ -103,20 +104,20 @@ def flag(*words: str, **attributes: Any) -> Callable[[F], F]:
 
 
 def file_option(*words: str, **attributes: Any) -> Callable[[F], F]:
-    """An :func:`option` that names a file; the last but one of ``words`` stands for the file in help."""
+    """An :func:`option` that names a file; the last but one of ``words`` is the file's placeholder in help."""
     *names, metavar, says = words
     return option(*names, says, type=FILE, metavar=metavar, **attributes)
 
 
 def stacked(function: F, *options: Callable[[F], F]) -> F:
-    """The function with all these options, which its help shows in this order."""
+    """Adds all these options to the function; its help shows them in this order."""
     for each in reversed(options):
         function = each(function)
     return function
 
 
 def under(heading: str | None, *names: str) -> Callable[[F], F]:
-    """Puts options that are already declared under ``heading`` of the long help; None: into the short help."""
+    """Moves options that are already declared under ``heading`` of the long help; None: into the short help."""
 
     def decorated(function: F) -> F:
         found = [each for each in getattr(function, "__click_params__", ()) if set(names) & {*each.opts}]
@@ -130,7 +131,7 @@ def under(heading: str | None, *names: str) -> Callable[[F], F]:
 
 
 class Help(click.Command):
-    """A command or group whose examples fit the width; the short help shows the first one."""
+    """A command or group whose examples are broken to the width; the short help shows only the first one."""
 
     SHOWS_ALL: ClassVar = "Show every option, and exit."
 
@@ -162,7 +163,7 @@ class Help(click.Command):
             return super().invoke(ctx)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the text as click does, with examples broken where a shell allows it."""
+        """Writes the help text as click does, but breaks long examples as a shell allows."""
         text, shown = inspect.cleandoc(self.help or ""), 0
         lines: list[str] = []
         for line in text.splitlines():
@@ -187,11 +188,12 @@ Params = Mapping[str, Any]  # of a command, as click has them: before options ar
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How options of a command depend on each other, where ``when`` holds for its parameters; one of three kinds.
+    """A rule on which options of a command go together. It applies if ``when`` is true for the parameters, and has one
+    of three kinds.
 
     ``excludes``: these parameters have no meaning with ``words``. ``needs``: they only apply with ``words``. ``only``:
-    with ``words`` no others have a meaning. A rule looks at what the user gave, not at defaults.
-    ``instead``: what to do in place of removing them.
+    no other parameters have a meaning with ``words``. ``words`` are spelled in the error. Only options that the user
+    gave count, not defaults. ``instead``: what the error advises in place of removing the options.
     """
 
     kind: Literal["excludes", "needs", "only"]
@@ -201,7 +203,7 @@ class Rule:
     instead: str | None = None
 
     def check(self, ctx: click.Context) -> None:
-        """BadInput if the command line breaks the rule."""
+        """Raises BadInput if the command line breaks the rule."""
         if not self.when(ctx.params):
             return
         options = [each for each in ctx.command.params if isinstance(each, click.Option)]
@@ -225,32 +227,32 @@ def _always(_: Params) -> bool:
 
 
 def excludes(words: str, *names: str, when: Callable[[Params], bool] = _always, instead: str | None = None) -> Rule:
-    """These parameters have no meaning with ``words``, where ``when`` holds; ``instead`` may say what to do."""
+    """A rule: these parameters have no meaning with ``words``, if ``when`` is true; ``instead`` may say what to do."""
     return Rule("excludes", words, names, when, instead)
 
 
 def needs(words: str, *names: str, when: Callable[[Params], bool] = _always) -> Rule:
-    """These parameters only apply with ``words``, which are absent where ``when`` holds."""
+    """A rule: these parameters only apply with ``words``, which are missing if ``when`` is true."""
     return Rule("needs", words, names, when)
 
 
 def only(words: str, *names: str, when: Callable[[Params], bool] = _always) -> Rule:
-    """No other parameters than these have a meaning with ``words``, where ``when`` holds."""
+    """A rule: only these parameters have a meaning with ``words``, if ``when`` is true."""
     return Rule("only", words, names, when)
 
 
 def has(name: str) -> Callable[[Params], bool]:
-    """Whether a parameter has a value."""
+    """A condition of a rule: the parameter has a value."""
     return lambda params: bool(params.get(name))
 
 
 def lacks(name: str) -> Callable[[Params], bool]:
-    """Whether a parameter has no value."""
+    """A condition of a rule: the parameter has no value."""
     return lambda params: not params.get(name)
 
 
 def stands(ctx: click.Context, name: str | None) -> bool:
-    """Whether the option of this parameter stands on the command line."""
+    """Whether the option of this parameter is on the command line."""
     return name is not None and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
@@ -262,7 +264,7 @@ def spelled_option(parameter: click.Parameter) -> str:
 class Command(Help):
     """A command whose help shows the options without a heading, and all of them with ``--help-all``.
 
-    ``rules`` say which options go with which.
+    ``rules`` say which options go together.
     """
 
     def __init__(self, *arguments: Any, rules: Sequence[Rule] = (), **attributes: Any) -> None:
@@ -270,7 +272,8 @@ class Command(Help):
         self.rules = tuple(rules)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command. BadInput for options that exclude each other, and for a number that no quantity has."""
+        """Runs the command. BadInput for options that break a rule, and for a number that is not possible for any
+        quantity."""
         for each in self.params:
             given = ctx.params.get(each.name or "")
             for value in given if isinstance(given, (tuple, list)) else (given,):
@@ -285,7 +288,7 @@ class Command(Help):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the arguments; ``-`` means standard input for each file that is read.
 
-        UsageError names everything that is missing, where click names only the first thing, and gives an example.
+        UsageError names everything that is missing (click only names the first thing), and gives an example.
         """
         given = list(args)
         ctx.allow_extra_args = True  # refused below, with what the word may have been meant for
@@ -320,7 +323,8 @@ class Command(Help):
         return rest
 
     def _meant_by(self, word: str) -> str:
-        """``; did you mean --nodes 2?`` for a word that is a value of an option of this command, else nothing."""
+        """The hint ``; did you mean --nodes 2?`` for a word that is a value of an option of this command; else
+        empty."""
         kinds = {"--nccl": RELEASE, "--bytes": SIZES, "--env": VARIABLE, "--topology": TOPOLOGY, "--machine": NAME}
         own = {name for each in self.params for name in each.opts}
         option = next((name for name, kind in kinds.items() if name in own and kind.fullmatch(word)), None)
@@ -346,18 +350,19 @@ class Command(Help):
 
 
 def missing_of(ctx: click.Context, names: str) -> click.UsageError:
-    """Error that something is missing, with the first example of the command's help."""
+    """An error that something is missing, with the first example of the command's help."""
     return click.UsageError(f"Missing {names}{_such_as(ctx)}", ctx)
 
 
 def _such_as(ctx: click.Context) -> str:
-    """The first example of the command's help, to end an error with; nothing where it has none."""
+    """The end of an error with the first example of the command's help; empty if it has none."""
     examples = filter(is_example, inspect.cleandoc(ctx.command.help or "").splitlines())
     return next((f"; such as: {each}" for each in examples), "")
 
 
 def _plain(record: tuple[str, str]) -> tuple[str, str]:
-    """An option and its help, without click's names for numbers and the bounds that it adds."""
+    """An option and its help as shown, without click's names for types of numbers and without the bounds that click
+    adds."""
     named, text = record
     for clicks, ours in NUMBERS.items():
         named = re.sub(rf" {clicks}$", f" {ours}", named)
@@ -400,7 +405,7 @@ def is_example(line: str) -> bool:
 
 
 def _broken(line: str, width: int) -> Iterator[str]:
-    """An example that is too long, broken into lines that a shell joins again; any other line unchanged."""
+    """Breaks an example that is too long into lines that a shell joins again; any other line is unchanged."""
     if not is_example(line):
         yield line
         return
@@ -420,11 +425,12 @@ def _broken(line: str, width: int) -> Iterator[str]:
 
 
 class Group(Help, click.Group):
-    """A group whose commands are loaded when they are called; for an unknown one the error lists the commands.
+    """A group whose commands are loaded when they are called. The error for an unknown command lists the commands.
 
-    ``verbs`` maps a name to its one-liner. The command is ``NAME_command`` or the only ``command`` in a module of
-    ``tuner.cli``: the module of that name, the one that ``modules`` has for it, or ``modules`` itself. ``sections`` are
-    the same verbs below the headings of the help. ``default`` is the command for arguments that begin with no verb.
+    ``verbs`` maps the name of a command to its one-line help. The command is the function ``NAME_command``, or else
+    ``command``, in a module of ``tuner.cli``: the module of that name, the one that ``modules`` maps it to, or
+    ``modules`` itself if that is a name. ``sections`` are the verbs below the headings of the help. ``default`` is the
+    command for arguments that do not begin with a verb.
     """
 
     command_class = Command
@@ -447,11 +453,11 @@ class Group(Help, click.Group):
 
     @property
     def is_long(self) -> bool:
-        """Whether there are commands in groups, which the long help shows."""
+        """Whether there are groups of commands, whose commands the long help shows."""
         return len(self.sections) > 1
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses arguments as click does, after inserting the default command where none is named."""
+        """Parses arguments as click does, after the default command is inserted if none is named."""
         own = {*self.verbs, *ctx.help_option_names, "--help-all"}
         if self.default is not None and args and args[0] not in own:
             args = [self.default, *args]
@@ -460,7 +466,7 @@ class Group(Help, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of a name. UsageError lists the commands for another name."""
+        """The command with a name. UsageError for an unknown name lists the commands."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             valid = self.list_commands(ctx)
             meant = [each for each in OTHER_WORDS.get(args[0].lower(), ()) if each in valid]
@@ -481,12 +487,12 @@ class Group(Help, click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Completes as click does, but from the one-liners: click would import every command for its help."""
+        """Completes as click does, but with the one-line helps: click would import every command to get its help."""
         names = [CompletionItem(name, help=text) for name, text in self.verbs.items() if name.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists commands below their headings; with everything, also those in groups."""
+        """Lists commands below their headings; the long help also lists those in groups."""
         inner = self._with_inner if ctx.meta.get(_ALL) else lambda _ctx, verbs: verbs
         sections = {heading: inner(ctx, verbs) for heading, verbs in self.sections.items()}
         widths = {heading: max(map(len, verbs)) for heading, verbs in sections.items()}
@@ -506,7 +512,7 @@ class Group(Help, click.Group):
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Makes NumPy's OpenBLAS start no thread per core while it loads: no answer multiplies large matrices."""
+    """Keeps NumPy's OpenBLAS from starting a thread per core when it loads, as no answer multiplies large matrices."""
     if (given := "OPENBLAS_NUM_THREADS") in os.environ:
         yield
         return

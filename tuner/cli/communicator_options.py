@@ -1,4 +1,4 @@
-"""Options that describe a communicator, stated once, and the object that commands take."""
+"""Options that describe a communicator, defined once, and the object that commands get from them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
@@ -27,9 +27,10 @@ from tuner.scenario.describe import describe, names_of_nodes
 
 
 def exact(text: str) -> str:
-    """The release that ``text`` names, noted once per command where it omits the last number.
+    """The release that ``text`` names. Unless the text is its full name, a note says once per command which release it
+    is.
 
-    Errors: UnknownRelease.
+    UnknownRelease for an unknown release.
     """
     name = release.named(text)
     if packages.names_one(text):
@@ -54,7 +55,7 @@ def _note_release(text: str, says: str, of_answer: bool = False) -> None:
 
 
 class ReleaseName(click.ParamType):  # type: ignore[type-arg]
-    """A click type: a release with a table, or unless ``only_known`` any other as it is spelled."""
+    """A click type: a release with a release file; unless ``only_known``, any other text is kept as it is."""
 
     name = "release"
 
@@ -78,7 +79,7 @@ class ReleaseName(click.ParamType):  # type: ignore[type-arg]
 def release_option(
     says: str, *names: str, only_known: bool = True, multiple: bool = False, default: str | None = None
 ) -> Callable[[F], F]:
-    """``--nccl RELEASE``, as the parameter ``nccl`` or the one ``names`` gives."""
+    """The option ``--nccl RELEASE`` for the parameter ``nccl``, or for the one that ``names`` gives."""
     kind = ReleaseName(only_known)
     return option(
         "--nccl", *names, says, type=kind, metavar="RELEASE", multiple=multiple, default=default, show_default=False
@@ -86,7 +87,7 @@ def release_option(
 
 
 class Change(click.ParamType):  # type: ignore[type-arg]
-    """KEY=VALUE; a short release becomes its newest."""
+    """A click type: KEY=VALUE; a release without its last number becomes the newest such release."""
 
     name = "change"
 
@@ -119,7 +120,7 @@ def _whole_numbers(text: str) -> list[int]:
 
 
 def _comp_caps(text: str) -> tuple[int, ...]:
-    """Compute capabilities: ``8.0`` or ``80``; a single one, or one per rank."""
+    """Reads compute capabilities, ``8.0`` or ``80``: a single one, or one per rank."""
     words = [word.strip().replace(".", "") for word in text.split(",")]
     if not all(word.isdecimal() and int(word) in COMP_CAPS for word in words):
         known = ", ".join(f"{cap // 10}.{cap % 10}" for cap in COMP_CAPS)
@@ -130,7 +131,7 @@ def _comp_caps(text: str) -> tuple[int, ...]:
 
 
 def ranks_of(text: str) -> tuple[int, ...]:
-    """Ranks as ranges with strides, such as 0-7:2."""
+    """Reads ranks given as ranges with strides, such as 0-7:2."""
     return from_ranges(text, "--ranks")
 
 
@@ -141,8 +142,8 @@ NUMBERS = Parsed("numbers", _whole_numbers)
 class CommunicatorOptions:
     """Values of :func:`communicator_options`, named as :func:`tuner.scenario.description.describe` takes them.
 
-    ``given`` also has ``changes`` of nodes, each KEY=VALUE; ``env`` is as on the command line, NAME=VALUE each. What
-    was not given is None, empty or False.
+    ``given`` also has ``changes`` of nodes, each KEY=VALUE; ``env`` has texts NAME=VALUE. What the user did not give is
+    None, empty or False.
     """
 
     given: Mapping[str, Any]
@@ -152,11 +153,11 @@ class CommunicatorOptions:
 
     @property
     def says_where(self) -> bool:
-        """Whether a machine, a topology, nodes or a log is named."""
+        """Whether the user named a machine, a topology, nodes or a log."""
         return any(self[name] for name in ("machine", "topology", "node", "log"))
 
     def but(self, **others: Any) -> "CommunicatorOptions":
-        """A copy with ``others`` in place of the values of these names."""
+        """A copy in which ``others`` replace the values of the same names."""
         return CommunicatorOptions({**self.given, **others})
 
     def without(self, name: str) -> "CommunicatorOptions":
@@ -164,9 +165,9 @@ class CommunicatorOptions:
         return CommunicatorOptions({each: value for each, value in self.given.items() if each != name})
 
     def scenario(self, **others: Any) -> Scenario:
-        """The scenario, with ``others`` in place of the values of these names; says on stderr what is assumed.
+        """The described scenario; ``others`` replace the values of the same names. Prints on stderr what is assumed.
 
-        Errors: BadInput, UnknownMachine, UnknownRelease, BadTopology, BadConstants.
+        Raises BadInput, UnknownMachine, UnknownRelease, BadTopology and BadConstants.
         """
         given = {**self.given, **others}
         nodes, node = given.get("nodes"), given.get("node") or ()
@@ -196,12 +197,12 @@ def communicator_options(
     without: Sequence[str] = (),
     tuner: bool = False,
 ) -> Callable[[F], F]:
-    """The options that describe a communicator, as the parameter ``communicator``.
+    """Options that describe a communicator, for the parameter ``communicator``.
 
-    ``several_releases``: help text for several releases, where they are allowed. ``changes`` adds --change for nodes,
-    ``build`` adds --build for libnccl, ``tuner`` adds --tuner; without it no tuner decides, as for libnccl.
-    ``without``: parameters whose options help does not show, as the command always refuses them. A command's own option
-    keeps its parameter.
+    ``several_releases``: the help text of --nccl if several releases are allowed. ``changes`` adds --change for nodes,
+    ``build`` adds --build for libnccl, ``tuner`` adds --tuner; without --tuner, no tuner decides, as for libnccl.
+    ``without``: parameters whose options are hidden in help, as the command always refuses them. If the command itself
+    has an option with the same parameter, that is kept.
     """
 
     def decorated(function: F) -> F:
@@ -415,14 +416,14 @@ def _skeleton(own: Callable[..., Callable[[Any], Any]], heading: str | None) -> 
 
 
 def skeleton_options(heading: str | None = None) -> Callable[[F], F]:
-    """Options for facts that a topology leaves to the machine, each as a parameter of its own."""
+    """Options for facts that a topology leaves to the machine, each with its own parameter."""
     return lambda function: stacked(function, *_skeleton(option, heading))
 
 
 def fact_options(
     own: Callable[..., Callable[[Any], Any]], heading: str | None = LOGGED
 ) -> Iterable[Callable[[Any], Any]]:
-    """Options for facts that a log may lack, made by ``own``, below ``heading``."""
+    """Options for facts that a log may lack, made by the function ``own``, below ``heading``."""
     yield own(
         "--comp-cap",
         "GPUs' compute capability: one, or one per rank. NCCL's log does not say it.",
@@ -449,7 +450,7 @@ def _of(names: Iterable[str]) -> str:
 
 
 def described_by_log(function: F) -> F:
-    """The option ``--log`` and those for its communicator and for what it may lack, each as a parameter of its own."""
+    """The option ``--log``, and options for its communicator and for what it may lack, each with its own parameter."""
     return stacked(
         function,
         file_option(
@@ -465,7 +466,8 @@ def described_by_log(function: F) -> F:
 
 
 def with_env_files(described: Scenario, files: Sequence[Path]) -> Scenario:
-    """The scenario with the variables of these files added, a line on stderr for each file, and all of it in JSON."""
+    """Adds the variables in these files to the scenario. What they do is printed on stderr, one line per file, and is
+    in the JSON."""
     if not files:
         return described
     from tuner.jobs import environment_file
@@ -490,10 +492,10 @@ def with_env_files(described: Scenario, files: Sequence[Path]) -> Scenario:
 
 
 def of_all_ranks(function: F) -> F:
-    """A command with :func:`communicator_options` that needs communicators of all ranks: it refuses --ranks and
+    """Marks a command with :func:`communicator_options` that needs communicators of all ranks: it refuses --ranks and
     --shared.
 
-    Help does not show them.
+    Its help does not show these options.
     """
 
     @wraps(function)
@@ -528,7 +530,7 @@ _BUILD = _own(
 
 
 def say_log(scenario: Scenario) -> None:
-    """Says on stderr after the answer, once per command, what was assumed about a log; JSON has it, too."""
+    """Prints on stderr after the answer, once per command, what was assumed about a log; JSON has it, too."""
     says = scenario.from_log
     meta = click.get_current_context().meta
     if says is None:
@@ -541,7 +543,8 @@ def say_log(scenario: Scenario) -> None:
 
 
 def say_whose_parts(names: Iterable[str]) -> None:
-    """Says on stderr, once per command, which machine a name stands for, or what its words describe."""
+    """Prints on stderr, once per command, which machine an alias stands for, or how a described machine was
+    understood."""
     names = list(names)
     _say_once(alias.note for alias in filter(None, map(catalogue.alias, names)))
     in_words = filter(None, map(described.read, names))
@@ -549,13 +552,13 @@ def say_whose_parts(names: Iterable[str]) -> None:
 
 
 def say_notes(scenario: Scenario) -> None:
-    """Says on stderr, once per command, what NCCL changes in the scenario, and what a tuner brings along."""
+    """Prints on stderr, once per command, notes on the scenario and on what a tuner sets."""
     _say_once(notes.of_scenario(scenario))
     _say_once(tuners.notes(scenario))
 
 
 def after(before: Scenario, assignments: Sequence[str]) -> Scenario:
-    """The scenario after each KEY=VALUE, with :func:`say_notes`. BadInput for an impossible change."""
+    """The scenario after all changes KEY=VALUE; also calls :func:`say_notes`. BadInput for an impossible change."""
     scenario = changed(before, assignments)
     say_notes(scenario)
     return scenario

@@ -200,7 +200,7 @@ def _draw(found: Sequence["FileDiagnosis"], file: Path) -> None:
 
 @contextmanager
 def _redacted(found: Sequence["FileDiagnosis"]) -> Iterator[None]:
-    """Prints without private names whatever is printed inside the block."""
+    """Removes private names from everything that is printed inside the block."""
     from tuner.jobs.diagnosis.redact import Redactor
 
     printed = io.StringIO()
@@ -212,7 +212,7 @@ def _redacted(found: Sequence["FileDiagnosis"]) -> Iterator[None]:
 
 
 def _print_parts_of(finding: Finding) -> None:
-    """Prints a finding's cause, its cost and what to do, on lines of their own."""
+    """Prints a finding's cause, its cost and what to do, each on its own line."""
     said = explained(finding)
     for head, text in (("because", said.cause), ("costs", said.costs), ("do", said.do)):
         if text:
@@ -307,7 +307,7 @@ def _print_sizes(seen: "Examination") -> None:
 
 
 def paragraph(text: str, indent: int = 0) -> None:
-    """Prints a paragraph no wider than the terminal; long changes are not broken."""
+    """Prints a paragraph that is not wider than the terminal; long changes are not broken."""
     click.echo(_filled(text, indent))
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def _part(text: str) -> float:
-    """A percentage, ``5%`` or ``5``, as a part of 1."""
+    """Reads a percentage, ``5%`` or ``5``, as a fraction of 1."""
     try:
         part = float(text.removesuffix("%")) / 100
     except ValueError:
@@ -85,7 +85,8 @@ fail_on_change_option = options.flag("--fail-on-change", "Exit with 1 where any 
 
 
 def fail_on_changes(changes: Sequence[PickChange]) -> None:
-    """Names on stderr the size ranges whose pick changes, rounding included, and exits with 1 if there are any."""
+    """Prints on stderr the size ranges whose pick changes, including those that are only rounding; exits with 1 if
+    there are any."""
     for each in changes:
         click.echo(
             f"{each.collective} from {human_bytes(each.from_bytes)} to {human_bytes(each.to_bytes)}: "
@@ -101,9 +102,9 @@ def _on_channels(pick: AnyPick) -> str:
 
 
 def fail_on_losses(changes: Sequence[PickChange], limit: float | None) -> None:
-    """Names on stderr the ranges that lose more than the share ``limit``, and exits with 1 if there are any.
+    """Prints on stderr the size ranges that lose more than the share ``limit``; exits with 1 if there are any.
 
-    Ranges of few bytes that are only rounding are left out, as in the table.
+    Ranges that are only rounding (a few bytes) are left out, as in the table.
     """
     if limit is None:
         return
@@ -139,7 +140,7 @@ def verdict_of(changes: Sequence[PickChange], identical: bool = False, limit: fl
 
 
 def pick_changes(changes: Sequence[PickChange]) -> str:
-    """The number of ranges whose pick changes, per collective, in words; empty if there are none."""
+    """A phrase on how many ranges change their pick, per collective; empty if there are none."""
     counts = Counter(change.collective for change in changes if not change.is_rounding)
     named = ", ".join(f"{name} {count}" for name, count in counts.items())
     return f"the pick changes in {plural(counts.total(), 'range')} of sizes ({named})" if counts else ""
@@ -149,7 +150,8 @@ SHOWN_CHANGE = 0.001  # of a time: the least that the table shows
 
 
 def gains(changes: Sequence[PickChange | AtSize]) -> str:
-    """Whether the side after is faster, in words: by NCCL's own models, and by measurements where there are some."""
+    """A phrase on whether the side after the change is faster: by NCCL's own models, and by measurements if there are
+    any."""
     ratios = [change.ratio for change in changes if change.ratio is not None]
     if not ratios:
         said = "NCCL has no model that compares them"
@@ -170,7 +172,8 @@ def gains(changes: Sequence[PickChange | AtSize]) -> str:
 
 
 def _by_measurements(measured: "CalibratedRatio") -> str:
-    """What measurements say about a change; a change that prints as 0.0 % is neither faster nor slower."""
+    """What measurements say about a change: faster, slower, as fast, or open. A change that is printed as 0.0 % is "as
+    fast"."""
     if measured.may_be_none:
         return "open"
     if abs(measured.ratio - 1) < SHOWN_CHANGE / 2:
@@ -179,7 +182,7 @@ def _by_measurements(measured: "CalibratedRatio") -> str:
 
 
 def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:
-    """The scenario under each release that has such buffers, oldest first; names the releases without them on
+    """The scenario for each release that has the call's buffers, oldest first; prints the releases without them on
     stderr.
     """
     if len(scenario.every_release) < 2 or scenario.others:
@@ -191,7 +194,7 @@ def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:
 
 
 def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Request]) -> None:
-    """Prints as JSON every pair with its changes; as a table each release against the one before it."""
+    """Prints the changes: as JSON for every pair of releases, as a table for each release against the one before it."""
     pairs = list(combinations(sides, 2)) if json_wanted() else list(pairwise(sides))
     compared = [(before, after, [diff(before, after, request) for request in requests]) for before, after in pairs]
     if json_wanted():
@@ -241,8 +244,8 @@ WHOSE = {EMULATED: "emulated", RECORDED: "libnccl", BY_LIBRARY: "libnccl"}
 class Upgrade:
     """Everything that differs between two communicators.
 
-    ``selection_identical``: picks, channels, thread counts, graphs and libnccl's own answers are all equal.
-    ``known_regressions`` are known on any machine, not only on this one.
+    ``selection_identical``: whether picks, channels, thread counts, graphs and libnccl's own answers are all equal.
+    ``known_regressions`` were seen on any machines, not only on this one.
     """
 
     changes: list[PickChange]
@@ -254,7 +257,7 @@ class Upgrade:
 def upgrade(
     old: Side, new: Side, changes: Mapping[Request, list[PickChange]], library_timeout_s: float | None
 ) -> Upgrade:
-    """Compares two communicators. If ``library_timeout_s`` (seconds) is given, libnccl's own answers, too."""
+    """Compares two communicators; if ``library_timeout_s`` (in s) is given, also libnccl's own answers."""
     found = differences(old.scenario, new.scenario)
     if library_timeout_s is not None:
         from tuner.answers import beyond
@@ -268,13 +271,13 @@ def upgrade(
 
 
 def _launches_alike(old: Side, new: Side, requests: Iterable[Request]) -> bool:
-    """Whether channels and threads are also equal at every size."""
+    """Whether channels and threads are equal at every size."""
     before, after = (Side(side.scenario, whole=True) for side in (old, new))
     return not any(diff(before, after, request) for request in requests)
 
 
 def print_upgrade(upgrade: Upgrade, before: str, after: str) -> None:
-    """Prints what differs between two releases by topic, and how many variables only one of them reads."""
+    """Prints what differs between two releases, by topic, and how many variables only one of them reads."""
     one_sided = [one for one in upgrade.beyond if one.source == RECORDED and None in (one.before, one.after)]
     if both := [one for one in upgrade.beyond if one not in one_sided]:
         print_differences("Beside the picks", both)
@@ -308,9 +311,7 @@ VERDICTS = {
 
 
 def _show_regressions(releases: Sequence[str]) -> None:
-    """Prints upgrades after which people saw less performance; with two releases, the regressions of the later one
-    only.
-    """
+    """Prints upgrades after which users saw less performance; with two releases, only those to the later one."""
     if len(releases) not in (0, 2):
         raise BadInput(f"{len(releases)} releases; valid: none, or BEFORE AFTER")
     known = between(*releases) if releases else list(regressions())
@@ -338,7 +339,8 @@ def _verdict_of(known: Sequence[Regression], releases: Sequence[str]) -> str:
 
 
 class DiffWord(options.CallOrChange):
-    """A click type: a collective, a change, or a release: AFTER for ``--nccl``, or BEFORE and AFTER."""
+    """A click type: a collective, a change, or a release. One release is AFTER (``--nccl`` is before); two are BEFORE
+    and AFTER."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         names_release = (packages.names_one(str(value)) or "=" not in str(value)) and release.is_spelled(str(value))
@@ -501,7 +503,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class DiffQuery:
-    """What to compare: at which further sizes, and whether differences other than the picks are shown."""
+    """What to compare: at which additional sizes, and whether to show differences other than picks."""
 
     asked: options.CommunicatorQuestion
     whole: bool
@@ -511,7 +513,7 @@ class DiffQuery:
 
 @dataclass(frozen=True, slots=True)
 class ComparedSides:
-    """Two sides with everything that was compared."""
+    """The two sides of a comparison, with everything that was compared."""
 
     old: Side
     new: Side
@@ -522,11 +524,11 @@ class ComparedSides:
 
     @property
     def every_change(self) -> list[PickChange]:
-        """The changes of all collectives, one after the other."""
+        """The changes of all collectives in one list."""
         return list(chain(*self.changes.values()))
 
     def record(self) -> Mapping[str, object]:
-        """Record for JSON: both sides, the answers at single sizes, the changes, and other differences."""
+        """The record for JSON: both sides, the answers at single sizes, the changes, and other differences."""
         sides = {"before": self.old.scenario.heading, "after": self.new.scenario.heading}
         sizes = {} if self.query.sizes is None else {"sizes": list(chain(*self.sizes.values()))}
         return {**sides, **sizes, **to_json(self.upgrade or {"changes": self.every_change})}
@@ -583,7 +585,7 @@ BY_NCCL, BY_MEASUREMENTS = "time by NCCL", "by measurements"
 def print_changes(title: str, changes: list[PickChange], *, by_nccl: bool = True) -> None:
     """Prints the ranges whose pick changes as a table, without those that are only rounding.
 
-    Shows calibrated times beside NCCL's if ``by_nccl``, else instead of them.
+    If ``by_nccl``, calibrated times are shown in addition to NCCL's, else instead of them.
     """
     ties = [change for change in changes if change.is_rounding]
     if left := [change for change in changes if not change.is_rounding]:
@@ -604,7 +606,7 @@ def shown_times(by_nccl: bool, calibrated: "Sequence[CalibratedChange | None]") 
 
 
 def times_row(ratio: float | None, calibrated: "CalibratedChange | None", shown: Sequence[str]) -> list[object]:
-    """The cells of :func:`shown_times`."""
+    """The cells of the columns that :func:`shown_times` names."""
     from tuner.cli import times
 
     by_measurements = times.change(calibrated.ratio if calibrated else None)
@@ -612,7 +614,7 @@ def times_row(ratio: float | None, calibrated: "CalibratedChange | None", shown:
 
 
 def print_whose(calibrated: "Sequence[CalibratedChange | None]") -> None:
-    """Prints which calibrations gave the times before and after, or why there are none."""
+    """Prints which calibrations the times before and after come from, or why there are none."""
     known = [each for each in calibrated if each is not None]
     if not known:
         return
@@ -638,7 +640,7 @@ def _why_none(change: PickChange) -> str:
 
 
 def pick_name(pick: AnyPick) -> str:
-    """Algorithm, protocol and channels of a pick; or the name and blocks of what bypasses the algorithms."""
+    """Algorithm, protocol and channels of a pick, or the name and blocks of what runs the call instead."""
     bare = isinstance(pick, NonClassicPick) and not pick.channels
     return pick.name if bare else f"{pick.name} x{pick.channels}"
 
@@ -647,12 +649,12 @@ NOT_COMPARED = "not compared"  # no model of NCCL's has a time of both
 
 
 def percent(ratio: float | None, none: str = NOT_COMPARED) -> str:
-    """A ratio of times as a change in percent."""
+    """Text for a ratio of times, as a change in percent."""
     return none if ratio is None else f"{100 * (ratio - 1):+.1f} %"
 
 
 def print_learnt(before: Release, after: Release) -> None:
-    """Prints constants and rules that differ, where one of the releases was learnt from a library."""
+    """Prints constants and rules that differ, if one of the releases was learnt from a library."""
     if before.name == after.name or not (learnt.origin_of(before) or learnt.origin_of(after)):
         return
     differing = release.differences(before, after)

@@ -200,12 +200,12 @@ BY_SIZE = (
 
 
 def _from(name: str, **changed: Any) -> Column:
-    """A column with a value at the lowest count of a row's ranges."""
+    """A column with a value at the lowest node (or GPU) count of a row."""
     return replace(*columns_of(AtCount, name, of=lambda ranges: ranges[0].first), **changed)
 
 
 def _to(name: str, **changed: Any) -> Column:
-    """A column with a value at the highest count of a row's ranges."""
+    """A column with a value at the highest node (or GPU) count of a row."""
     return replace(*columns_of(AtCount, name, of=lambda ranges: ranges[-1].last), **{"title": "to"} | changed)
 
 

@@ -1,4 +1,4 @@
-"""``--engine``: who carries an AllReduce of a serving engine, in pick, edges and diff."""
+"""The options ``--engine`` and ``--serve``: which implementation carries an AllReduce of a serving engine."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -36,7 +36,8 @@ HEADING = "Serving engine"
 
 
 class EngineName(click.ParamType):  # type: ignore[type-arg]
-    """An engine and its release, which must have a table unless ``untabled``; a shell completes names that have one."""
+    """A click type: an engine and its release, which must have a table unless ``untabled``. A shell completes the names
+    with a table."""
 
     name = "engine"
 
@@ -56,7 +57,8 @@ class EngineName(click.ParamType):  # type: ignore[type-arg]
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Values of :func:`engine_options`: engines with their releases, and what the user set for them."""
+    """Values of :func:`engine_options`: engines with their releases, and the user's variables and arguments for
+    them."""
 
     names: tuple[str, ...]
     arguments: tuple[str, ...]
@@ -64,9 +66,9 @@ class EngineOptions:
     eager: bool
 
     def group(self, communicator: options.CommunicatorOptions, name: str) -> "ServedGroup":
-        """The engine's group on the communicator in question; engines' variables are not passed to NCCL.
+        """The engine's group on the described communicator; variables of engines are not passed to NCCL.
 
-        With several engines, each gets the variables and arguments that it knows or that no engine knows.
+        If there are several engines, each gets the variables and arguments that it knows or that no engine knows.
         """
         from tuner.answers.serving import ServedGroup
         from tuner.engines import releases, switches
@@ -92,9 +94,9 @@ class EngineOptions:
 
 
 def engine_options(several: bool = False, untabled: bool = False) -> Callable[[F], F]:
-    """The options of a serving engine, which the command takes as the parameter ``engine``, None without one.
+    """The options of a serving engine, for the parameter ``engine`` (None without an engine).
 
-    ``several``: it takes more than one. ``untabled``: also releases without a table.
+    ``several``: more than one engine is allowed. ``untabled``: releases without a table are allowed.
     """
 
     def decorated(function: F) -> F:
@@ -152,7 +154,7 @@ def engine_options(several: bool = False, untabled: bool = False) -> Callable[[F
 
 
 def show_carriers(group: "ServedGroup", request: Request, sizes_bytes: Sequence[int]) -> None:
-    """Prints who carries each size, and NCCL's pick where it is NCCL."""
+    """Prints which implementation carries each size, and NCCL's pick if it is NCCL."""
     calls = group.calls(request, sizes_bytes)
     if json_wanted():
         print_json({"engine": group.release.name, "calls": to_json(calls)})
@@ -179,7 +181,7 @@ def _row(call: "CarriedCall") -> tuple[str, ...]:
 
 
 def _print_reasons(calls: Sequence["CarriedCall"]) -> None:
-    """Prints why the earlier implementations were turned away, each reason once with its sizes."""
+    """Prints why the engine rejected the implementations that it asked first, each reason once with its sizes."""
     from tuner.base.findings import words
 
     by_reason: dict[tuple[str, str], list[str]] = {}
@@ -195,7 +197,7 @@ def _print_reasons(calls: Sequence["CarriedCall"]) -> None:
 
 
 def _print_measured(calls: Sequence["CarriedCall"]) -> None:
-    """Prints what others measured at these sizes, with their release and the source."""
+    """Prints public measurements at these sizes, with their release and source."""
     found = [each.measured for each in calls if each.measured is not None]
     if not found:
         return
@@ -218,9 +220,10 @@ def _say_nccl(group: "ServedGroup") -> None:
 
 
 def show_story(group: "ServedGroup", request: Request, size_bytes: int) -> "CarriedCall":
-    """Prints which of the engine's implementations take a size, in the order in which it asks them; returns the call.
+    """Prints which of the engine's implementations would carry a size, in the order in which the engine asks them;
+    returns the call.
 
-    With --json nothing is printed, as what NCCL does with the call goes into the same document.
+    With --json nothing is printed: the caller adds what NCCL does with the call to the same document.
     """
     (call,) = group.calls(request, [size_bytes])
     if json_wanted():
@@ -247,9 +250,9 @@ def _story(group: "ServedGroup", call: "CarriedCall") -> Iterator[tuple[str, ...
 
 
 def show_comparison(group: "ServedGroup", sizes_bytes: Sequence[int] | None) -> None:
-    """Prints whether the engine's own functions give every size to the same carrier; exit code 1 if not.
+    """Prints whether the engine's own functions choose the same implementation for every size; exit code 1 if not.
 
-    Exit code 3 where nothing can be compared.
+    Exit code 3 if nothing can be compared.
     """
     from tuner.answers.serving import compare_with_engine
 
@@ -294,7 +297,7 @@ SERVING = "Step of a served model"
 
 
 def serve_options(function: F) -> F:
-    """The options of a served model, which the command takes as the parameter ``serve``, None without --serve."""
+    """The options of a served model, for the parameter ``serve`` (None without --serve)."""
 
     def asking(*arguments: Any, **given: Any) -> Any:
         wanted = given.pop("serve")
@@ -392,7 +395,7 @@ def show_served_step(
 
 
 def _degrees(job: str | None) -> dict[str, int]:
-    """Degrees of parallelism in ``tp=8,ep=8``. BadInput for other keys, and for values that are not numbers."""
+    """Reads degrees of parallelism from ``tp=8,ep=8``. BadInput for other keys, and for values that are not numbers."""
     degrees: dict[str, int] = {}
     for part in filter(None, (job or "").split(",")):
         name, _, value = part.partition("=")
@@ -421,7 +424,7 @@ def _range_row(each: "CarriedSizes") -> tuple[str, str, str]:
 def show_differences(
     one: "ServedGroup", other: "ServedGroup", request: Request, low_bytes: int, high_bytes: int
 ) -> None:
-    """Prints the sizes that two engines, or two releases of one, give to different carriers."""
+    """Prints the sizes for which two engines, or two releases of one, choose different implementations."""
     from tuner.answers.serving import differences
 
     found = differences(one.ranges(request, low_bytes, high_bytes), other.ranges(request, low_bytes, high_bytes))

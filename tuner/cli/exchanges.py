@@ -1,4 +1,4 @@
-"""Sends and receives, and calls that NCCL makes from them, as ``pick`` and ``diff`` print them."""
+"""Prints sends and receives, and calls that NCCL makes of them, for ``pick`` and ``diff``."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ COPIED = "copy engines move it: no kernel runs, and NCCL predicts no time"
 
 
 def show(scenario: Scenario, call: ExchangeQuery, wanted: "TimesWanted | None") -> None:
-    """Prints what is launched at each size, with the time where one was measured."""
+    """Prints what is launched at each size, with the time if one was measured."""
     timed = wanted is not None and not wanted.beside_nccl
     answers = exchanges.answers(scenario, call, wanted.calibration if wanted else None, must_time=timed)
     if shown_as_json(answers, "calls"):
@@ -87,13 +87,13 @@ def _row(answer: ExchangeAnswer, rank: int, measured: bool) -> tuple[object, ...
 
 
 def in_words(found: Iterable[Way]) -> str:
-    """Protocol, channels to or from one peer, and chunks of each way."""
+    """Text for each way: protocol, channels per peer, and chunk size."""
     said = (f"{way.protocol.name}, {way.channels} ch, {human_bytes(way.chunk_bytes)}" for way in found)
     return "; ".join(said) or "-"
 
 
 def show_uneven(scenario: Scenario, parts: Sequence[int], dtype: DataType, rank: int) -> None:
-    """Prints an AllToAll with unequal parts of a rank: each message."""
+    """Prints each message of an AllToAll whose parts are unequal."""
     where = p2p_context(ResolvedScenario(scenario), rank)
     calls = exchanges.uneven(parts, where.communicator.ranks, dtype, rank)
     answer = mixed.mixed_from_emulator(scenario, where, (), calls)
@@ -153,8 +153,8 @@ NO_TIMES = "NCCL has no time model of sends and receives: how long either takes 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeComparison:
-    """Names of both sides, the sizes that were asked for, and the ranges of sizes in which messages take another
-    path.
+    """A comparison: names of both sides, the answers at the requested sizes, and the ranges of sizes in which messages
+    take another path.
     """
 
     before: str
@@ -164,7 +164,7 @@ class ExchangeComparison:
 
 
 def alone(words: Iterable[object]) -> list[PeerCall]:
-    """The calls made from sends and receives among these words; BadInput if others stand beside them."""
+    """The calls among these words that NCCL makes of sends and receives; BadInput if there are other words, too."""
     named = list(words)
     found = [word for word in named if isinstance(word, PeerCall)]
     if found and len(found) < len(named):
@@ -173,7 +173,7 @@ def alone(words: Iterable[object]) -> list[PeerCall]:
 
 
 def check_plain(calls: Sequence[PeerCall], like: Request) -> None:
-    """BadInput for any buffers but plain ones: paths of messages are only compared on these."""
+    """Raises BadInput for buffers that are not plain, as paths of messages are only compared for plain ones."""
     if like.buffers is not Buffers.plain or like.in_place:
         raise BadInput(f"--buffers, --in-place: of collectives; valid for {calls[0].name}: plain (see: pick)")
 
@@ -181,7 +181,7 @@ def check_plain(calls: Sequence[PeerCall], like: Request) -> None:
 def compared(
     before: Scenario, after: Scenario, calls: Sequence[PeerCall], sizes: Sequence[int], ends: tuple[int, int]
 ) -> ExchangeComparison:
-    """Both sides' calls at ``sizes``, and the changes between the two ``ends``, all in bytes."""
+    """Both sides of each call at ``sizes``, and the changes between the two ``ends``, all in bytes."""
     sides = ExchangeSides(before, after)
     at = tuple(sides.at(call, size) for call in calls for size in sizes)
     changes = tuple(change for call in calls for change in sides.changes(call, *ends))
@@ -217,7 +217,8 @@ def _both(each: WaysAtSize | WaysChange) -> tuple[str, str]:
 
 
 def _says(taken: CallFootprint) -> str:
-    """Protocol, channels and chunk of messages within the node, then over the network; blocks of the kernel."""
+    """Text with protocol, channels and chunk size of messages inside the node, then over the network, and the kernel's
+    blocks."""
     ways = {network: [way for way in taken.ways if way.network == network] for network in (False, True)}
     said = [
         f"{where} " + " or ".join(f"{way.protocol.name} x{way.channels} {human_bytes(way.chunk_bytes)}" for way in of)

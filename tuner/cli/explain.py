@@ -33,7 +33,7 @@ COLUMNS = ("kernel", "CTAs", "NCCL us", "with CTAs counted us")
 
 
 def show(title: str, explanation: WindowExplanation) -> None:
-    """Prints an explanation in words and as a table; the kernel that NCCL prefers comes first."""
+    """Prints an explanation as text and as a table; the kernel that NCCL prefers comes first."""
     taken_by, classic = explanation.taken_by, explanation.classic
     if taken_by is None:
         launch = f"{explanation.blocks} channels, {explanation.threads} threads"
@@ -53,7 +53,7 @@ def show(title: str, explanation: WindowExplanation) -> None:
 
 
 def show_table(title: str, explanations: Sequence[WindowExplanation]) -> None:
-    """One table per collective: one row per kernel, one column per size; the kernel that runs is marked."""
+    """Prints one table per collective, with a row per kernel and a column per size; the kernel that runs is marked."""
     for collective, alike in groupby(explanations, lambda each: each.collective):
         of_one = list(alike)
         names = dict.fromkeys(kernel.kernel for each in of_one for kernel in each.kernels)

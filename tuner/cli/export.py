@@ -189,7 +189,7 @@ def _write(text: str, out: Path | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleQuery:
-    """One call whose schedule is asked for, with root, rank and peer where its kind has them."""
+    """A call whose schedule is requested, with root, rank and peer if its kind has them."""
 
     function: Collective | PeerCall
     bytes: int
@@ -238,7 +238,8 @@ def _schedule(described: Scenario, query: ScheduleQuery, kind: str, wire: bool, 
 
 @contextlib.contextmanager
 def _opened(out: Path | None) -> Iterator[TextIO]:
-    """The output file or standard output, written piece by piece, as a schedule may be larger than memory."""
+    """Opens the output file or standard output, to be written piece by piece, as a schedule may be larger than
+    memory."""
     if out is None:
         yield sys.stdout
         return

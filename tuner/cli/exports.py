@@ -1,4 +1,4 @@
-"""Answers in files of other programs: CSV, Parquet, Prometheus."""
+"""Writes answers as CSV, Parquet and Prometheus text."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
@@ -33,7 +33,7 @@ class Metric:
 
 
 def export_options(function: F) -> F:
-    """Parameters ``as_csv``, ``parquet`` and ``as_prometheus``."""
+    """Options for the parameters ``as_csv``, ``parquet`` and ``as_prometheus``."""
     return stacked(
         function,
         options.csv_option,
@@ -59,7 +59,7 @@ class Exports:
             raise BadInput("--json, --csv, --prometheus: one of them")
 
     def deliver(self, frame: Framed, metrics: Iterable[Metric]) -> bool:
-        """Writes parquet where asked, and returns whether something was printed. BadInput if that fails."""
+        """Writes the requested formats; returns whether something was printed. BadInput if a file cannot be written."""
         if self.parquet is not None:
             _write_parquet(frame, self.parquet)
         if self.as_csv:
@@ -81,7 +81,7 @@ def _write_parquet(frame: Framed, path: Path) -> None:
 
 
 def _lines(metrics: Iterable[Metric]) -> Iterator[str]:
-    """The text exposition format, version 0.0.4: help, type, and a line for each sample."""
+    """Lines of Prometheus' text format, version 0.0.4: help, type, and a line for each sample."""
     for metric in metrics:
         known = [(labels, value) for labels, value in metric.samples if value is not None]
         if not known:
@@ -102,7 +102,7 @@ _SPELLED = {
 
 
 def algo_proto(algorithm: Algorithm, protocol: Protocol) -> str:
-    """The label of that name: ``NVLS_TREE_SIMPLE``."""
+    """The value of the label ``algo_proto``: ``NVLS_TREE_SIMPLE``."""
     return f"{_SPELLED.get(algorithm, algorithm.name.upper())}_{protocol.name.upper()}"
 
 
@@ -124,7 +124,7 @@ BUDGET: tuple[tuple[str, str, Callable[[CallPrice], float | None]], ...] = (
 
 
 def of_budget(budget: Budget) -> Iterator[Metric]:
-    """Metrics by variant, kind of call and size; times in microseconds."""
+    """Metrics of a budget, per variant, kind of call and size; times are in microseconds."""
     rows = [(_labels(row), row) for row in budget.by_size]
     for name, says, value in BUDGET:
         yield Metric(f"nccl_tuner_budget_{name}", says, [(labels, value(row)) for labels, row in rows])
@@ -151,7 +151,7 @@ def _taken(price: PriceOf) -> str:
 
 
 def of_decision(decided: Decided) -> Iterator[Metric]:
-    """Metrics by row of the table, kept or dropped, and by file of measurements."""
+    """Metrics of a decision, per row of the table (kept or dropped) and per file of measurements."""
     rows = [
         *((_row_labels(row, "true"), row) for row in decided.kept),
         *((_row_labels(row, "false"), row) for row in decided.dropped),

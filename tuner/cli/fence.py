@@ -1,7 +1,7 @@
-"""What a command may do while it answers a remote client: read files below some folders, and nothing else.
+"""Limits what a command may do while it answers a remote client: read files below some folders, and nothing else.
 
-The fence does not look at parameters: whichever of them names a file (``table:FILE``, ``@FILE``, a variable's value),
-Python itself asks the fence before it opens one. It cannot be removed, so only a server sets it up.
+The fence does not depend on which parameter names a file (``table:FILE``, ``@FILE``, a variable's value): Python asks
+the fence before it opens any file. The fence cannot be removed, so only a server sets it up.
 """
 
 import errno
@@ -32,11 +32,11 @@ _HARMLESS = frozenset({"os.putenv", "os.unsetenv", "os.listdir", "os.scandir", "
 
 
 class TooSlow(BaseException):
-    """An answer took too long; no command's error handling may catch this as one of its own."""
+    """An answer took too long. It is not an Exception, so that no command's error handling catches it."""
 
 
 def real_folder(folder: Path) -> Path:
-    """The folder with links resolved. BadInput if it is not a folder, or is the root folder."""
+    """The path of a folder with links resolved. BadInput if it is not a folder, or is the root folder."""
     try:
         real = folder.resolve(strict=True)
     except (OSError, RuntimeError) as error:
@@ -87,16 +87,17 @@ class Fence:
         return real
 
     def has(self, name: str) -> bool:
-        """Whether a client's word is a file below the folders, and not the name of something else."""
+        """Whether a client's text is a file below the allowed folders, and not the name of something else."""
         return "\0" not in name and any((folder / name).exists() for folder in self.allowed)
 
     def _is_allowed(self, real: Path) -> bool:
         return any(real.is_relative_to(folder) for folder in self.allowed)
 
     def build(self, scratch: Path) -> None:
-        """Makes Python ask the fence from now on: an audit hook cannot be removed, only told to allow everything.
+        """Makes Python ask the fence from now on. The audit hook cannot be removed, but it can be told to allow
+        everything.
 
-        ``scratch``: a folder of this process, for temporary files of some answers.
+        ``scratch``: a folder of this process for temporary files, which some answers need.
         """
         self._scratch = scratch.resolve()
         tempfile.tempdir = str(self._scratch)
@@ -104,8 +105,8 @@ class Fence:
 
     @contextmanager
     def up(self, seconds: float) -> Iterator[None]:
-        """Inside the block only those files may be read. Raises :class:`TooSlow` if the block takes longer than
-        this.
+        """Inside the block, only files below the allowed folders may be read. Raises :class:`TooSlow` if the block
+        takes longer than the given time.
         """
         before = signal.signal(signal.SIGALRM, _ring)
         signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # again each second, should somebody swallow the first

@@ -62,7 +62,8 @@ from tuner.times.timemodel import calibration
 def measured_files(
     files: tuple[Path, ...], given: Mapping[str, Any]
 ) -> tuple[list[Measurements] | None, tuple[Path, ...]]:
-    """Measurements of the arms that ``place_options`` describe, None if none does, and the files of either.
+    """Measurements of the arms that ``place_options`` describe (None without these options), and the files of
+    measurements.
 
     Raises BadInput if a file does not say where it was measured.
     """
@@ -368,7 +369,7 @@ def calibration_command(
 
 
 def _unhealthy(path: Path, machine: str, site: Site, given: Given) -> str:
-    """Why the times of a file cannot be those of a healthy machine; empty if nothing speaks against them."""
+    """Why the times of a file cannot come from a healthy machine; empty if nothing shows that."""
     try:
         scenario = describe(None if site.topology else machine, topology=site.topology, nccl=site.nccl or None)
         found = accept([path], AcceptOptions(scenario, replace(given, nccl=given.nccl or site.nccl)))
@@ -420,7 +421,7 @@ def accuracy_command(
 
 
 def _split_done(done: int, of: int) -> None:
-    """Progress on a terminal."""
+    """Prints progress on a terminal."""
     if sys.stderr.isatty():
         click.echo(f"{RETURN}split {done} of {of}", err=True, nl=done == of)
 

@@ -30,7 +30,7 @@ LINK_KINDS = frozenset({"adapter", "pcie", "nvlink", "c2c", "sockets"})
 
 
 def print_explained(title: str, explained: Explained) -> None:
-    """Prints what was found, why there is not more, what limits it, what would lift that, and the searches."""
+    """Prints what was found, why not more, what limits it, what would lift the limits, and the searches."""
     explanation = explained.explanation
     several = explanation.several_nodes
     found = explanation.found
@@ -91,7 +91,7 @@ def _limits(explanation: GraphExplanation, several: bool) -> Iterator[str]:
 
 
 def _lifts(explanation: GraphExplanation, several: bool) -> None:
-    """What NCCL would find without each limit; the changes that lift it stand on lines of their own, which are not
+    """Prints what NCCL would find without each limit; the changes that lift it are on separate lines, which are not
     folded.
     """
     if not explanation.lifts:
@@ -123,7 +123,7 @@ def _searches(explanation: GraphExplanation) -> None:
 
 
 def _kind(search: SearchTried) -> tuple[str, str, str]:
-    """Merges successive searches that ask for the same, and find nothing better, into one line."""
+    """Sort of a search: successive searches that ask for the same and find the same are printed as one line."""
     better = "all" if search.outcome == "all channels" else "yes" if search.outcome.startswith("better") else "no"
     asked = f"{search.min_channels}-{search.max_channels}"
     return _speed(search), asked, better
@@ -144,7 +144,7 @@ def _speed(search: SearchTried) -> str:
 
 
 def print_across(title: str, across: Across, *, only_present: bool = False) -> None:
-    """Prints all tables, with equal channels on one line. ``only_present``: leaves out empty tables."""
+    """Prints all tables of channels, with equal channels on one line. ``only_present``: empty tables are left out."""
     nodes = {rank: node for node, ranks in enumerate(across.ranks_of_nodes) for rank in ranks}
     rings = {ring.channel: (_ring(ring),) for ring in across.rings}
     if rings or not only_present:
@@ -167,7 +167,8 @@ def print_across(title: str, across: Across, *, only_present: bool = False) -> N
 
 
 def print_trees(title: str, trees: Sequence[TreeOrder], nodes: Mapping[int, int]) -> None:
-    """Prints the roots and what goes up between nodes; data going down uses the same adapters of both ranks."""
+    """Prints the roots of trees, and the connections between nodes from child to parent; the other direction uses the
+    same adapters."""
     rows = {
         tree.channel: (
             " ".join(str(rank) for rank in _roots(tree, nodes) if tree.children[rank]),
@@ -185,7 +186,7 @@ def _roots(tree: TreeOrder, nodes: Mapping[int, int]) -> list[int]:
 
 
 def _ring(ring: RingOrder) -> str:
-    """The ranks of a ring, and between two nodes the adapters."""
+    """Text of a ring: its ranks, with the adapters between nodes."""
     leaving = {crossing.sender: crossing for crossing in ring.crossings}
     return " ".join(f"{rank} {_adapters(leaving[rank])}" if rank in leaving else str(rank) for rank in ring.ranks)
 
@@ -195,7 +196,8 @@ def _crossed(crossing: Crossing) -> str:
 
 
 def _adapters(crossing: Crossing) -> str:
-    """The adapter of the sender and of the receiver, with the rank that the data goes over on the sender's node."""
+    """Text for the adapters of the sender and of the receiver, with the rank on the sender's node that relays the
+    data."""
     over = "" if crossing.relay == crossing.sender else f"over {crossing.relay}, "
     return f"[{over}{_net(crossing.send_net)} > {_net(crossing.receive_net)}]"
 
@@ -205,7 +207,7 @@ def _net(number: int | None) -> str:
 
 
 def alike(of_channel: Mapping[int, tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Equal rows merged, each with the channels that share it."""
+    """Merges equal rows; each has the channels that share it."""
     channels: dict[tuple[str, ...], list[int]] = {}
     for channel, row in of_channel.items():
         channels.setdefault(row, []).append(channel)
@@ -213,7 +215,7 @@ def alike(of_channel: Mapping[int, tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def numbers_in_words(numbers: Iterable[int]) -> str:
-    """Numbers in their order, with runs as ranges: ``0-3 8``."""
+    """Text of numbers in their order, with runs as ranges: ``0-3 8``."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and ranges[-1][-1] == number - 1:
@@ -317,7 +319,7 @@ def _show_libnccl(described: Scenario, timeout_s: float, across: bool) -> None:
 
 
 def print_with_across(title: str, answer: GraphsAcross) -> None:
-    """Prints the channels across nodes; JSON also has the graphs of a node, where nodes are equal."""
+    """Prints the channels across nodes; if nodes are equal, the JSON also has the graphs of a node."""
     if not shown_as_json(answer):
         print_across(title, answer.across)
 
@@ -344,9 +346,7 @@ def print_graphs(title: str, found: Mapping[str, OrderedGraph]) -> None:
 
 
 def print_channels(found: Mapping[str, OrderedGraph]) -> None:
-    """Prints the devices of each channel, in a NVLink domain with their hosts; successive equal channels are
-    one line.
-    """
+    """Prints the devices of each channel, in an NVLink domain with their hosts; successive equal channels are one line."""
     hosts = any(_number(device) >> HOST_BIT for each in found.values() for order in each.orders for device in order)
     for name, each in found.items():
         rows: list[tuple[str, str]] = []
@@ -379,7 +379,7 @@ def _parts(device: str) -> tuple[str, int, str]:
 
 
 def _shown(value: object) -> object:
-    """A value without Python's own words: None is a dash."""
+    """A value as text for people: None is a dash."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Several calls in one group as ``pick`` takes them, and what NCCL does with them."""
+"""Reads several calls in one group for ``pick``, and prints what NCCL does with them."""
 
 import json
 import re
@@ -48,20 +48,21 @@ class GivenCall:
     relative: bool
 
     def operation(self, like: Request, root: int = 0) -> Operation:
-        """The collective, with missing type and operation taken from ``like``."""
+        """The operation; a missing type or reduction is that of ``like``."""
         assert isinstance(self.function, Collective)
         dtype, op = like.dtype if self.dtype is None else self.dtype, like.op if self.op is None else self.op
         return Operation(replace(like, collective=self.function, dtype=dtype, op=op), self.bytes, root)
 
     def peer_of(self, rank: int, ranks: int) -> int:
-        """The peer, or the root; without one the root is rank 0."""
+        """The peer, or the root (by default rank 0), for the calling ``rank``."""
         if self.peer is None:
             return 0
         return (rank + self.peer) % ranks if self.relative else self.peer
 
 
 class AnyCalls(click.ParamType):  # type: ignore[type-arg]
-    """``CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES]``, comma-separated, or ``@FILE``, a JSON list of objects."""
+    """A click type: comma-separated calls ``CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES]``, or ``@FILE``, a JSON list of
+    objects."""
 
     name = "calls"
 
@@ -137,8 +138,8 @@ def _call(where: str, row: Mapping[str, Any]) -> GivenCall:
 
 
 def of_libnccl(calls: Sequence[GivenCall], like: Request) -> list[Operation]:
-    """The calls for libnccl, completed by the options. BadInput for other calls than collectives, and for a root or
-    peer.
+    """The calls as libnccl gets them, completed by the options. BadInput for other calls than collectives, and for a
+    root or peer.
     """
     for call in calls:
         if isinstance(call.function, PeerCall):
@@ -155,7 +156,7 @@ EXCHANGES = excludes("sends, receives and roots, about which NCCL asks no tuner 
 def show_group(
     calls: list[GivenCall], described: Scenario, asked: options.CommunicatorQuestion, rank: int, in_full: bool
 ) -> None:
-    """Prints what NCCL does with the calls, or libnccl's answer. Errors: BadInput for what a group cannot contain."""
+    """Prints what NCCL does with the calls, or libnccl's answer. BadInput for what a group cannot contain."""
     like = asked.call.request()
     if asked.libnccl is not None:
         from tuner.answers import library
@@ -193,7 +194,7 @@ def show_group(
 
 
 def _show_mixed(scenario: Scenario, calls: Sequence[GivenCall], like: Request, rank: int) -> None:
-    """A group with sends and receives of a rank; types and operations that are not given are those of ``like``."""
+    """Prints a group with sends and receives of a rank; missing types and reductions are those of ``like``."""
     from tuner.answers import exchanges
     from tuner.cli.exchanges import print_mixed
     from tuner.scenario.p2p import p2p_context
@@ -264,7 +265,8 @@ def _size(nbytes: int | None) -> str:
 
 
 def _range(channels: Sequence[int]) -> str:
-    """``3..7``, or every number where they are not neighbours; empty for the channels of a whole kernel."""
+    """Text for channels: ``3..7``, or every number if they are not consecutive; a dash for the channels of a whole
+    kernel."""
     if not channels:
         return "-"
     low, high = channels[0], channels[-1]

@@ -28,7 +28,7 @@ MODULES = {"_plugin": "plugin dry-run", "_force": "measure", "_sim": "oracle and
 
 @dataclass(frozen=True, slots=True)
 class InstalledPart:
-    """A part that may or may not be installed, and whether it works."""
+    """A part of the installation: whether it is there, and whether it works."""
 
     name: str
     state: str
@@ -38,7 +38,7 @@ class InstalledPart:
 
 @dataclass(frozen=True, slots=True)
 class ExtraFound:
-    """An extra, and which of its packages are not installed."""
+    """An extra, and those of its packages that are not installed."""
 
     name: str
     gives: str
@@ -58,7 +58,7 @@ class CachedLibrary:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Everything about the installation; :attr:`works` where every installed part works, missing extras aside."""
+    """Everything about the installation; it :attr:`works` if every installed part works, even without extras."""
 
     version: str
     python: str
@@ -78,7 +78,7 @@ class Installation:
 
 
 def inspect() -> Installation:
-    """Looks at this computer. Nothing is changed, fetched or sent."""
+    """Examines the installation on this computer. Nothing is changed, fetched or sent."""
     return Installation(
         version=version("nccl-tuner"),
         python=platform.python_version(),

@@ -65,7 +65,7 @@ def read_command(folder: Path, machine: str | None, out: Path | None, parquet: P
 
 
 def say_left_out(files: joined.JobFolder) -> None:
-    """Prints on stderr which parts of a job's files were not read, and which calls have no time."""
+    """Prints on stderr what was left out of a job's files, and which calls have no time."""
     notes = list(files.notes)
     for note in notes[:MOST_SHOWN]:
         say(f"note: {note}", err=True)
@@ -74,7 +74,8 @@ def say_left_out(files: joined.JobFolder) -> None:
 
 
 def scenario_of(machine: str, files: joined.JobFolder) -> Scenario:
-    """The communicator that spent most time, on nodes of this machine. BadInput if there is none; UnknownMachine."""
+    """A scenario for the communicator with the most time, on nodes of this machine. BadInput if there is none;
+    UnknownMachine."""
     most = joined.largest(files)
     nodes = most.nodes or 1
     release = files.releases[0] if files.releases else None

@@ -1,4 +1,4 @@
-"""A launch in full as text: kernels, one row for channels with equal shares, and the ranks that they visit."""
+"""Prints all of a launch: kernels, one row for channels with equal shares, and the ranks that channels visit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -89,7 +89,7 @@ def _registered(work: Work) -> str:
 
 
 def _rows(work: Work) -> Iterator[Sequence[object]]:
-    """Channels that follow each other and have as much are one row."""
+    """Rows of a table; consecutive channels with equal shares are one row."""
     for _, group in groupby(work.shares, key=lambda share: _without_place(work, share)):
         alike = list(group)
         first, proxy = alike[0], alike[0].proxy

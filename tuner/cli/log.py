@@ -257,7 +257,7 @@ def _record(imported: Imported) -> dict[str, object]:
 
 
 def _cells(imported: Imported) -> Any:
-    """The table as printed: texts."""
+    """The cells of the table, as printed texts."""
     for index, block in enumerate(imported.table):
         columns = [(name, protocol.name) for name in block.names(index) for protocol in Protocol]
         for collective, row in block.rows.items():

@@ -101,7 +101,7 @@ def command(
 
 
 def _file(what: str) -> Path | None:
-    """The path of a file; None for a machine's name. UnknownMachine if it looks like a name, but is not known."""
+    """The path of a file; None for a machine's name. UnknownMachine for an unknown name."""
     if what == "-":
         return STANDARD_INPUT
     if catalogue.is_known(what):
@@ -136,7 +136,8 @@ def _print_completed(file: Path, added: "ListingAdditions", out: Path | None) ->
 
 
 def _deliver(topology: str, record: Mapping[str, object], out: Path | None) -> None:
-    """Writes the topology into the file, and prints a line about it; or prints the topology; with --json the record."""
+    """Writes the topology into a file and prints a line about it, or prints the topology; with --json, prints the
+    record."""
     if out is not None:
         write_text(out, topology)
     if json_wanted():
@@ -148,7 +149,8 @@ def _deliver(topology: str, record: Mapping[str, object], out: Path | None) -> N
 
 
 def _print_nearest(file: Path, gpu: str | None) -> None:
-    """The machines of the catalogue nearest to FILE: what agrees, what differs, and what FILE does not say."""
+    """Prints the machines of the catalogue that are most similar to FILE: what agrees, what differs, and what FILE does
+    not say."""
     from tuner.machine.listings.complete import ranked
 
     every = ranked(_shape(file, gpu))

@@ -1,7 +1,7 @@
 """``nccl-tuner mcp``: the commands as tools of the Model Context Protocol, for agents in editors and chats.
 
-Over standard input and output each message is a line; over HTTP, on the loopback address, a request. All answers are
-made one by one in the main thread, the only one in which a timer can end them.
+Over standard input and output, each message is a line; over HTTP, on the loopback address, it is a request. All answers
+are computed one by one in the main thread, the only thread in which a timer can end them.
 """
 
 import os

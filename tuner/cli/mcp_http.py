@@ -1,7 +1,7 @@
 """The Model Context Protocol's streamable HTTP on the loopback address: each request has one message, answered as JSON.
 
-There are no sessions and no streams: nothing is sent that was not asked for. A page in a browser on this computer could
-reach the port, too; so requests from other origins, and by names other than this computer's, are refused.
+There are no sessions and no streams: the server only sends replies. As a page in a browser on this computer could reach
+the port, too, requests from other origins, and to other host names than this computer's, are refused.
 """
 
 import re
@@ -18,7 +18,7 @@ _HERE = expression(r"(?:https?://)?(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?",
 
 
 def handler_of(messages: AgentMessages, most_bytes: int) -> type[BaseHTTPRequestHandler]:
-    """The class that answers requests with ``messages``; bodies have at most ``most_bytes``."""
+    """Makes the class that answers requests with ``messages``; request bodies have at most ``most_bytes`` bytes."""
 
     class Handler(_Handler):
         def reply(self, body: bytes) -> bytes | None:
@@ -37,7 +37,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def do_POST(self) -> None:
-        """Answers a message, with status 202 where it asks for no answer."""
+        """Answers a message; the status is 202 if it needs no answer."""
         if (refused := self._refused()) is not None:
             self._end(*refused)
             return
@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._end(HTTPStatus.OK, reply, JSON)
 
     def do_GET(self) -> None:
-        """Refuses: nothing is sent that was not asked for."""
+        """Refuses streams: the server only sends replies."""
         self._end(*self._refused() or (HTTPStatus.METHOD_NOT_ALLOWED, "valid: POST"))
 
     do_DELETE = do_GET  # there are no sessions to end

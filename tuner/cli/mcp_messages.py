@@ -1,7 +1,8 @@
-"""Messages of the Model Context Protocol: JSON-RPC 2.0, as far as a server of tools and resources needs them.
+"""Reads and answers messages of the Model Context Protocol: the part of JSON-RPC 2.0 that a server of tools and
+resources needs.
 
-Written here and not taken from the protocol's SDK, whose import takes three times as long as a whole start. The SDK's
-own client and types judge it in tests/cli/test_mcp.py. Source: modelcontextprotocol.io/specification.
+The protocol's SDK is not used, as its import takes three times as long as a whole start. Its client and types check
+this module in tests/cli/test_mcp.py. Source: modelcontextprotocol.io/specification.
 """
 
 import json
@@ -23,7 +24,7 @@ READS = {"readOnlyHint": True, "openWorldHint": False}
 
 
 class Refused(Exception):
-    """A request that is answered with an error: JSON-RPC's error code, and one line of text."""
+    """A request that gets an error as its answer: JSON-RPC's error code, and one line of text."""
 
     def __init__(self, number: int, says: str) -> None:
         super().__init__(says)
@@ -46,7 +47,7 @@ class AgentMessages:
         }
 
     def answer(self, text: bytes) -> bytes | None:
-        """The reply to a message in JSON; None for a notification or a reply, which get none."""
+        """The reply to a message, in JSON; None for a notification or a reply, which get no reply."""
         try:
             message = json.loads(text)
         except (ValueError, RecursionError):
@@ -76,7 +77,7 @@ class AgentMessages:
             return _written(number, refused)
 
     def too_large(self, most: int) -> bytes:
-        """The reply to a message that has more bytes than are read."""
+        """The reply to a message with more bytes than the server reads."""
         return _written(None, Refused(NOT_A_REQUEST, f"too large; valid: messages up to {most} bytes"))
 
     def _begin(self, given: Mapping[str, Any]) -> dict[str, Any]:

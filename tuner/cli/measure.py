@@ -38,7 +38,7 @@ def _give(ctx: click.Context, param: click.Parameter, path: Path | None) -> None
 
 
 def library_option(function: F) -> F:
-    """Option for the libnccl to measure again with; its callback ignores the value."""
+    """The option for the libnccl with which to measure again; its callback ignores the value."""
     return options.file_option(
         "--library",
         "FILE",
@@ -68,7 +68,7 @@ def gpu_options(function: F) -> F:
 
 
 def noting(progress: "Progress", states: States) -> "Progress":
-    """The progress of a measurement, with the states noted after the first block of each round."""
+    """Wraps the progress of a measurement: notes states of the GPUs after the first block of each round."""
 
     @contextmanager
     def both(loop: "Loop") -> Iterator[Callable[[int], None]]:
@@ -94,7 +94,7 @@ SPARE = ("algbw GB/s", "in place algbw GB/s", "in place +- %", "in place busbw G
 
 
 def print_results(results: Iterable[Result], ranks: int) -> None:
-    """Prints a table for each collective; in-place times stand beside the others where they were measured."""
+    """Prints a table for each collective; if in-place times were measured, they are beside the others."""
     rows: dict[tuple[Collective, str], dict[tuple[Point, Combination | None], _Row]] = {}
     for result in results:
         point = replace(result.point, in_place=False)
@@ -142,7 +142,7 @@ def _timed(row: _Row, placements: Sequence[bool], columns: int, ranks: int) -> I
 
 @dataclass(frozen=True, slots=True)
 class BackendQuery:
-    """A backend as described: its communicator, the seed of what is planted, and how GPUs are measured."""
+    """The described backend: its communicator, the seed of the planted times, and how GPUs are measured."""
 
     communicator: options.CommunicatorOptions
     seed: int
@@ -171,12 +171,12 @@ _ENDS: dict[str, str] = {
 
 
 def _names(members: Any, name: str) -> Parsed:
-    """Members of an enumeration, separated by commas."""
+    """Reads members of an enumeration, separated by commas."""
     return Parsed(f"{name}s", lambda text: tuple(by_name(members, word.strip(), name) for word in text.split(",")))
 
 
 def _channels(text: str) -> tuple[int, ...]:
-    """Numbers of channels, separated by commas."""
+    """Reads numbers of channels, separated by commas."""
     words = [word.strip() for word in text.split(",")]
     for word in words:
         if not (word.isdecimal() and 1 <= int(word) <= MAX_CHANNELS):
@@ -321,7 +321,8 @@ def command(
 
 @contextmanager
 def _progress(loop: Loop, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left on a terminal, else a line every so often, on stderr; takes the blocks so far."""
+    """Makes a function that shows progress on stderr from the number of blocks: a bar with the time left on a terminal,
+    else a line from time to time."""
     if quiet:
         yield lambda blocks: None
     elif sys.stderr.isatty():

@@ -144,7 +144,7 @@ def command(
 
 
 def _keep(files: tuple[Path, ...], name: str, site: Site, given: Given, head: Mapping[str, Any]) -> None:
-    """Keeps FILEs as a run of the user's own, if other runs show that it is healthy and it says where it is from."""
+    """Keeps FILEs as a run of the user, if other runs show that it is healthy and the user says where it comes from."""
     wanted = [] if files else ["FILE, what nccl-tests printed"]
     wanted += [] if site.machine or site.topology else ["which machine: --machine NAME, or --topology FILE.xml"]
     wanted += [] if head["source"] else ["where the numbers are from: --source TEXT"]
@@ -199,7 +199,7 @@ def _fit_command(site: Site, calibration: str) -> str:
 
 
 def _on_lines(command: str, before: str) -> str:
-    """A command on two lines of a shell, the second of which begins with an option."""
+    """Breaks a command into two lines for a shell; the second one begins with an option."""
     first, option, rest = command.partition(before)
     return f"  {first} \\\n      {option.strip()} {rest}"
 
@@ -290,7 +290,7 @@ def _write_table(
 
 
 def _facts(files: tuple[Path, ...], site: Site, head: Mapping[str, Any]) -> Header:
-    """What the options say about the times of FILEs."""
+    """The values of the options about the times in FILEs."""
     path_in_source = head["path_in_source"] or ", ".join(path.name for path in files)
     return Header(
         title=head["title"],
@@ -311,7 +311,7 @@ def _record(file: Path, problem: Problem) -> dict[str, object]:
 
 
 def _left_out(file: Path, text: str) -> dict[str, object]:
-    """The record of something that is in a file but not in its table."""
+    """The record for something in a file that is not in its table."""
     return {"file": str(file), "kind": "left out", "refused": False, "lines": [], "text": text}
 
 

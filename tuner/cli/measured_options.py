@@ -1,4 +1,4 @@
-"""Options about measured times: what their files do not say, what each run forced, and where it was measured."""
+"""Options about measured times: what files do not say, what each run forced, and where it was measured."""
 
 from collections.abc import Mapping
 from functools import wraps
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def site_options(function: F) -> F:
-    """Options for the origin of measured times where files do not say it, as the parameters ``site`` and ``given``."""
+    """Options for the origin of measured times, if files do not say it, for the parameters ``site`` and ``given``."""
 
     @wraps(function)
     def at_site(
@@ -61,7 +61,7 @@ def site_options(function: F) -> F:
 
 
 def _arm(text: str) -> tuple[str, Path]:
-    """``NAME=FILE``."""
+    """Reads ``NAME=FILE``."""
     label, equals, path = text.partition("=")
     if not equals or not label or not path:
         raise BadInput(f"--arm {text}; valid: NAME=FILE, such as Ring=ring.log or default=plain.log")
@@ -85,7 +85,7 @@ _WORDS = (
 
 
 def place_options(function: F) -> F:
-    """Options that :func:`asked` takes: arms, and where they were measured."""
+    """Options that :func:`asked` reads: arms, and where they were measured."""
     function = described_by_log(options.skeleton_options(TOPOLOGY)(function))
     return stacked(
         function,
@@ -103,12 +103,12 @@ def place_options(function: F) -> F:
 
 
 def is_asked(given: Mapping[str, Any]) -> bool:
-    """Whether any of these options is given; the files are then arms of one machine."""
+    """Whether the user gave any of these options; the files are then arms of one machine."""
     return any(value not in (None, "", ()) for value in given.values())
 
 
 def asked(files: tuple[Path, ...], given: Mapping[str, Any], **more: Any) -> "RunsQuery":
-    """What to read, from the parameters of :func:`place_options`; says what is assumed about a log."""
+    """Which files to read, from the parameters of :func:`place_options`; prints what is assumed about a log."""
     from tuner.times.regret.workflow import RunsQuery
 
     words = tuple((name, given[name]) for name in _WORDS if given.get(name) not in (None, ()))
@@ -126,7 +126,7 @@ def asked(files: tuple[Path, ...], given: Mapping[str, Any], **more: Any) -> "Ru
 
 
 def runs_there(files: tuple[Path, ...], given: Mapping[str, Any]) -> "tuple[MeasuredArms, Scenario]":
-    """The arms of FILEs on the communicator that ``options.communicator_options`` describe, by their parameters."""
+    """The arms in FILEs, on the communicator that the parameters of ``options.communicator_options`` describe."""
     if given.get("node") or given.get("trays") or given.get("constants"):
         raise BadInput(
             "--node, --trays, --constants: not with files of nccl-tests; valid: --machine, --topology, --log"
@@ -144,13 +144,13 @@ def runs_there(files: tuple[Path, ...], given: Mapping[str, Any]) -> "tuple[Meas
 
 
 def say_stand_in(site: Site) -> None:
-    """Says on stderr after the answer that a release stands in for the measured one, which is not known."""
+    """Prints on stderr after the answer that a release is used in place of the measured one, which is not known."""
     if site.stand_in:
         note_after(site.stand_in)
 
 
 def check_place(files: tuple[Path, ...]) -> None:
-    """BadInput for a file of nccl-tests, where nothing says on which machine it was measured."""
+    """Raises BadInput for a file of nccl-tests, if nothing says on which machine it was measured."""
     for path in files:
         if path.is_file() and MeasurementFile(path).format in NCCL_TESTS:
             raise BadInput(

@@ -57,7 +57,7 @@ def command(
 
 
 def print_stages(stages: Sequence[MemoryStage]) -> None:
-    """Prints the memory of the ranks after each stage, and what the stage added on the rank that has most."""
+    """Prints the memory of ranks after each stage, and what the stage added on the rank with the most memory."""
     most = [max(stage.device_bytes) for stage in stages]
     added = [most[0], *(now - old for old, now in pairwise(most))]
     rows = [
@@ -75,6 +75,6 @@ def print_stages(stages: Sequence[MemoryStage]) -> None:
 
 
 def _mib(of_ranks: Sequence[int]) -> str:
-    """Sizes over all ranks, from the smallest to the largest, in MiB."""
+    """Text for the sizes of all ranks in MiB: the smallest and the largest."""
     low, high = min(of_ranks) / 2**20, max(of_ranks) / 2**20
     return f"{low:.1f}" if low == high else f"{low:.1f}-{high:.1f}"

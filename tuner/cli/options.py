@@ -61,7 +61,7 @@ ROOTED_WORDS = "broadcast, reduce, gather and scatter"
 
 
 def note_call(described: Scenario, request: Request, grouped: bool = False) -> None:
-    """Says on stderr, when the command ends, what NCCL does in silence with the call and its own configuration."""
+    """Prints on stderr, when the command ends, what NCCL silently does with the call and its configuration."""
     if request.configuration is not None:
         for note in call_configuration.notes(described.communicator(), request):
             note_after(note)
@@ -74,7 +74,7 @@ PREMULTIPLIED = expression("pre_?mul_?sum", re.IGNORECASE)
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]
-    """A click type: a member of one of the enumerations, by NCCL's name in any case."""
+    """A click type: a member of one of the enumerations, by NCCL's name in upper or lower case."""
 
     def __init__(self, members: Any, name: str) -> None:
         self.members = members
@@ -99,12 +99,12 @@ class Named(click.ParamType):  # type: ignore[type-arg]
 
     @property
     def completed(self) -> tuple[Any, ...]:
-        """The enumerations whose names a shell completes."""
+        """The enumerations whose names a shell offers as completions."""
         return (self.members,)
 
 
 class AnyCall(Named):
-    """A collective, or a call that NCCL makes of sends and receives, for which it picks no algorithm."""
+    """A click type: a collective, or a call that NCCL makes of sends and receives, for which it picks no algorithm."""
 
     @property
     def completed(self) -> tuple[Any, ...]:
@@ -128,7 +128,7 @@ _DEFAULT = Request(Collective.AllReduce, DataType.float32, Op.sum)
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """Values of :func:`call_options`; without an option, as in NCCL's plain calls."""
+    """Values of :func:`call_options`; the defaults are those of NCCL's plain calls."""
 
     dtype: DataType = _DEFAULT.dtype
     op: Op = _DEFAULT.op
@@ -138,7 +138,7 @@ class CallOptions:
     configuration: CallConfiguration | None = None
 
     def request(self, collective: Collective = Collective.AllReduce, pipelined: int = 1) -> Request:
-        """The call of this collective, with ``pipelined`` operations that NCCL counts together."""
+        """The request for this collective; ``pipelined`` is the number of operations that NCCL counts together."""
         return Request(
             collective,
             self.dtype,
@@ -152,9 +152,9 @@ class CallOptions:
 
 
 def call_options(buffers: bool = True, in_place: bool = True, windows: bool = True) -> Callable[[F], F]:
-    """Options for data type and operation, and those for buffers, in-place calls and windows that are not switched off.
+    """Options for data type and operation, and for buffers, in-place calls and windows unless these are switched off.
 
-    The command takes them as the parameter ``call``.
+    The command gets them as the parameter ``call``.
     """
 
     names = ["dtype", "op", *(["buffers"] if buffers else []), *(["in_place"] if in_place else [])]
@@ -229,21 +229,21 @@ SIZES = Parsed("sizes", size_list)  # and ranges of sizes
 
 
 def out_option(metavar: str, says: str, required: bool = True) -> Callable[[F], F]:
-    """The file to write, as the parameter ``out``: ``-o`` and ``--out``."""
+    """The option ``-o``, ``--out`` for the file to write, for the parameter ``out``."""
     return file_option("-o", "--out", "out", metavar, says, required=required)
 
 
 def steps_options(function: F) -> F:
-    """Options for when a job's steps ended, as the parameters ``steps`` and ``name``."""
+    """Options for when a job's steps ended, for the parameters ``steps`` and ``name``."""
     named = option("--range", "name", "Name for those ranges.", default="step", metavar="NAME")
     says = "A file that says when a job's steps ended: seconds, JSON lines, or NVTX ranges of nsys (SQLite, CSV)."
     return file_option("--steps", "FILE", says)(named(function))
 
 
 def time_options(default: str, said: str | None = None) -> Callable[[F], F]:
-    """Options that choose whose times are shown, as one parameter ``times``: None for NCCL's alone.
+    """Options that choose which times are shown, for the parameter ``times`` (None: only NCCL's).
 
-    ``said`` is the default in words, where a command has several.
+    ``said`` describes the default, if it is not the same in all cases.
     """
 
     def decorated(function: F) -> F:
@@ -286,7 +286,7 @@ def _times_wanted(whose: str, calibration: str | None) -> "TimesWanted | None":
 
 
 def times_or_both(times: "TimesWanted | None") -> "TimesWanted | None":
-    """The times that were asked for; by default both NCCL's and calibrated ones."""
+    """The requested times; by default both NCCL's and calibrated ones."""
     if is_given("time"):
         return times
     return times or _times_wanted("both", None)
@@ -342,7 +342,8 @@ LIBNCCL_ASKED = needs("--libnccl", "timeout_s", "build")
 
 
 def libnccl_option(says: str) -> Callable[[F], F]:
-    """``--libnccl`` and ``--timeout``, as the parameter ``libnccl``: seconds an answer may take, None without it."""
+    """The options ``--libnccl`` and ``--timeout``, for the parameter ``libnccl``: how many seconds an answer may take
+    (None without --libnccl)."""
 
     def decorated(function: F) -> F:
         @wraps(function)
@@ -370,7 +371,7 @@ launch_option = flag(
 
 
 def json_option(function: F, says: str = "Print JSON.") -> F:
-    """``--json``: :func:`tuner.cli.output.json_wanted` reads it, so commands get no parameter for it."""
+    """The option ``--json``. :func:`tuner.cli.output.json_wanted` reads it, so commands get no parameter for it."""
     return flag("--json", says, expose_value=False, callback=_want_json)(function)
 
 
@@ -379,7 +380,7 @@ def _want_json(ctx: click.Context, _option: click.Parameter, given: bool) -> Non
 
 
 def is_given(name: str) -> bool:
-    """Whether the option of this parameter stands on the command line."""
+    """Whether the option of this parameter is on the command line."""
     return stands(click.get_current_context(), name)
 
 
@@ -401,10 +402,10 @@ def range_options(function: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorQuestion:
-    """What most commands are asked: the communicator, the calls and sizes, and how to answer.
+    """What most commands are asked: the communicator, the calls and sizes, and how the answer is made.
 
-    ``times``: whose times, None for NCCL's alone. ``libnccl``: the seconds that it may take, None if it is not
-    asked.
+    ``times``: which times are shown (None: only NCCL's). ``libnccl``: how many seconds libnccl may take (None: it is
+    not asked).
     """
 
     communicator: CommunicatorOptions
@@ -415,7 +416,7 @@ class CommunicatorQuestion:
     libnccl: float | None = None
 
     def scenario(self) -> Scenario:
-        """The communicator: :meth:`CommunicatorOptions.scenario`."""
+        """The described communicator; see :meth:`CommunicatorOptions.scenario`."""
         return self.communicator.scenario()
 
     @property
@@ -425,7 +426,7 @@ class CommunicatorQuestion:
 
     @property
     def whose_times_said(self) -> bool:
-        """Whether calibrated times were asked for by themselves, or by a calibration."""
+        """Whether the user asked for only calibrated times, or named a calibration."""
         return self.times is not None and (self.times.calibration is not None or not self.times.beside_nccl)
 
 
@@ -436,10 +437,10 @@ def question(
     times_said: str | None = None,
     libnccl: str | None = None,
 ) -> Callable[[F], F]:
-    """The options of a :class:`CommunicatorQuestion`, which the command gets as the parameter ``asked``.
+    """The options of a :class:`CommunicatorQuestion`, for the command's parameter ``asked``.
 
-    ``times``: whose times are shown by default (None: the command has no options for it), ``times_said``: the same in
-    words. ``libnccl``: the help of --libnccl, if the command has it.
+    ``times``: which times are shown by default (None: the command has no options for this); ``times_said`` describes it
+    in help. ``libnccl``: the help of --libnccl, if the command has that option.
     """
 
     names = ["communicator", "call", *(["low", "high"] if ranges else [])]
@@ -469,10 +470,10 @@ def question(
 def runnable(
     selections: Mapping[str, Selection], collectives: Sequence[Collective], like: Request, everywhere: bool = True
 ) -> list[Request]:
-    """The calls of these collectives (default: all) that can run; stderr names those that cannot.
+    """Requests for those of these collectives (default: all) that can run; prints on stderr which cannot.
 
-    The calls equal ``like`` in everything but the collective. ``selections`` are keyed by their names; a call has to
-    run in all of them, or, unless ``everywhere``, in at least one.
+    Requests are equal to ``like`` except for the collective. ``selections`` are keyed by their names; a call has to run
+    in all of them, or, unless ``everywhere``, in at least one.
     """
     requests = [replace(like, collective=collective) for collective in dict.fromkeys(collectives or Collective)]
     if collectives:

@@ -100,7 +100,7 @@ def print_learning(learning: "Learning") -> None:
 
 
 def _print_before(before: "AnsweredBefore") -> None:
-    """Prints how right the answers were that this release was given until now."""
+    """Prints how many of the previous answers for this release were right."""
     compared, equal = sum(before.compared.values()), sum(before.matched.values())
     click.echo(f"\nuntil now this release was answered {before.standing}: {equal:,} of {compared:,} answers are equal")
     for each in before.wrong:

@@ -26,7 +26,7 @@ MOST_RANGES = 3  # of a class that a table shows
 
 
 def _range(text: str) -> tuple[int, int]:
-    """Parses two sizes, ``8..1G``."""
+    """Reads two sizes, ``8..1G``."""
     low, dots, high = text.partition("..")
     if not dots:
         raise BadInput(f"--range {text!r}: valid: FROM..TO, as in 8..1G")
@@ -164,7 +164,7 @@ SPARE = ("channels", "elements", "NCCL")  # where little room is
 
 
 def print_order(title: str, answer: OrderAnswer, dtype: DataType) -> None:
-    """Whether the bits are the same, then one row per class of elements."""
+    """Prints whether the bits are the same, then one row per class of elements."""
     if answer.same_bits is not None:
         print_same(answer.same_bits)
         say()
@@ -174,7 +174,7 @@ def print_order(title: str, answer: OrderAnswer, dtype: DataType) -> None:
 
 
 def print_same(same: SameBits) -> None:
-    """Prints the answer in one line, and what would make it yes."""
+    """Prints the answer in one line, and what would make the answer yes."""
     say(f"{verdict(f'Same bits: {same.answer}', GOOD.get(same.answer))}: {same.because}")
     for setting in same.settings:
         words = " ".join(f"{name}={value}" for name, value in setting.variables.items())

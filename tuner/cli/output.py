@@ -1,4 +1,4 @@
-"""Printing: JSON, and tables for people."""
+"""Prints JSON, and tables for people."""
 
 import json
 import os
@@ -26,7 +26,8 @@ WIDTH = 80  # of a table where nothing says how wide it may be
 
 
 def width_to_fit() -> int:
-    """Columns that COLUMNS says, else the terminal's; 80 where neither is, as in a pipe or a file."""
+    """Width of the output in characters: COLUMNS, or else the terminal's width; 80 without either, as in a pipe or a
+    file."""
     said = os.environ.get("COLUMNS", "")
     if said.isdecimal() and int(said) > 0:
         return int(said)
@@ -46,9 +47,9 @@ def say(text: str = "", err: bool = False) -> None:
 
 
 def note_after(text: str, of_answer: bool = False) -> None:
-    """Prints a note on stderr when the command ends, after its answer; if the command is refused, before the error.
+    """Prints a note on stderr when the command ends, after its answer; if the command fails, before the error.
 
-    A note that is only about the answer (``of_answer``) is not printed before a refusal.
+    A note that is only about the answer (``of_answer``) is not printed before an error.
     """
     ctx = click.get_current_context()
     notes: list[tuple[str, bool]] = ctx.meta.setdefault(NOTES, [])
@@ -64,13 +65,13 @@ def _say_notes(notes: Sequence[tuple[str, bool]]) -> None:
 
 
 def progress(text: str) -> None:
-    """Says on stderr what the user is waiting for, if stderr is a terminal."""
+    """Prints on stderr what the user is waiting for, if stderr is a terminal."""
     if sys.stderr.isatty():
         say(f"{text} ...", err=True)
 
 
 def folded(text: str) -> str:
-    """The text, broken between words into lines no longer than :func:`width_to_fit`."""
+    """The text, broken between words into lines that are no longer than :func:`width_to_fit`."""
     return "\n".join(_folded(line, width_to_fit()) for line in text.split("\n"))
 
 
@@ -84,16 +85,15 @@ def _folded(line: str, width: int) -> str:
 
 
 def verdict(text: str, good: bool | None) -> str:
-    """A verdict, on a terminal in green or red; None: it cannot be judged."""
+    """The text of a verdict, on a terminal in green or red; None: it cannot be judged."""
     return styled(text, {True: "green", False: "red", None: "yellow"}[good])
 
 
 def print_json(value: Any, several: str | None = None) -> None:
-    """Prints one object: a record's keys, or under the key ``several`` a list of records, however long.
+    """Prints one JSON object: the keys of a record, or a list of records under the key ``several``.
 
-    The first key is the version of the format (docs/json.md). The last ones say what was taken from the log that
-    describes the communicator, what the variables in files do, and which release stands in for one that was not
-    compared.
+    The first key is the version of the format (docs/json.md). The last ones say what comes from the log that describes
+    the communicator, what the variables in files do, and what answers for a release rest on that was not compared.
     """
     written = versioned(value, several)
     if (says := click.get_current_context().meta.get(LOG)) is not None:
@@ -107,19 +107,20 @@ def print_json(value: Any, several: str | None = None) -> None:
 
 
 def json_wanted() -> bool:
-    """Whether the answer is to be JSON: the command has ``--json``, and it is given."""
+    """Whether the answer has to be JSON: the command has ``--json``, and the user gave it."""
     return bool(click.get_current_context().meta.get(JSON))
 
 
 def shown_as_json(answer: Any, several: str | None = None) -> bool:
-    """Whether the answer is to be JSON; if so, prints it as :func:`print_json` does."""
+    """Whether the answer has to be JSON; if so, prints it like :func:`print_json`."""
     if json_wanted():
         print_json(answer, several)
     return json_wanted()
 
 
 def show(answer: Any, printed: Callable[..., None], *more: Any) -> None:
-    """Shows an answer: its record as JSON, or as ``printed`` prints it with the further arguments."""
+    """Prints an answer: its record as JSON, or else by the function ``printed``, which also gets the other
+    arguments."""
     if not shown_as_json(answer):
         printed(answer, *more)
 
@@ -127,10 +128,10 @@ def show(answer: Any, printed: Callable[..., None], *more: Any) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], spare: Sequence[str] = ()
 ) -> None:
-    """Prints a plain aligned table; columns that hold only numbers are aligned to the right.
+    """Prints a plain aligned table; columns with only numbers are aligned to the right.
 
-    It is no wider than :func:`width_to_fit`: ``spare`` columns are left out first. Notes of cells stand below it, once
-    each. No library draws it: importing one costs 20 ms.
+    The table is no wider than :func:`width_to_fit`: ``spare`` columns are left out first. Notes of cells are printed
+    below it, once each. No library is used, as importing one takes 20 ms.
     """
     if title:
         click.echo(folded(title))
@@ -144,7 +145,7 @@ def print_table(
 
 
 def print_view(title: str, columns: Sequence[Column], rows: Iterable[Any]) -> None:
-    """Prints a table of records, or of several records per row, by columns that say what they show."""
+    """Prints a table of records, or of several records per row; ``columns`` say what is shown."""
     columns = [each for each in columns if each.title]
     print_table(title, [each.title for each in columns], view.cells(columns, rows), view.spare(columns))
 

@@ -1,6 +1,6 @@
-"""Answers about a file that somebody pastes: what it is, whether it is normal, and what NCCL would pick.
+"""Answers questions about a pasted file: what it is, whether it is normal, and what NCCL would pick.
 
-The site's page to try runs this in the browser, where no process can be started.
+The page of the site for trying runs this in the browser, where no process can be started.
 """
 
 import json
@@ -24,7 +24,7 @@ OWN_ANSWER = frozenset({"diagnose"})  # which was given already
 
 @dataclass(frozen=True, slots=True)
 class PastedAnswer:
-    """A command and its output. ``title`` is the question; ``verdict`` follows from the exit code, "" for bad input."""
+    """A command and its output. ``title`` is the question; ``verdict`` depends on the exit code ("" for bad input)."""
 
     title: str
     words: Sequence[str]
@@ -44,7 +44,8 @@ class PastedAnswer:
 
 
 def answers(files: Sequence[str], machine: str = "", nodes: str = "") -> Iterator[PastedAnswer]:
-    """Answers about files in the current folder, one after the other; ``machine`` and ``nodes`` where one is known."""
+    """Answers about files in the current folder, one after the other; ``machine`` and ``nodes`` are given if they are
+    known."""
     known = [*(["--machine", machine] if machine else []), *(["--nodes", nodes] if nodes else [])]
     first = ["diagnose", *files, *known]
     yield _answer("What is it, and is anything wrong?", first)

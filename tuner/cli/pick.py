@@ -35,7 +35,8 @@ NOT_OF_GROUPS = ("sizes", "peer", "parts", "as_csv", "time", "calibration")
 
 
 class CallOrCalls(options.AnyCall):
-    """One call by its name, or several as :class:`tuner.cli.group.AnyCalls`, which give sizes or name a file."""
+    """A click type: one call by its name, or several as in :class:`tuner.cli.group.AnyCalls`, with sizes or as a
+    file."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and (":" in value or value.startswith("@")):
@@ -46,7 +47,7 @@ class CallOrCalls(options.AnyCall):
 
 
 def _parts(text: str) -> list[int]:
-    """Sizes, some of which may be 0."""
+    """Reads sizes, some of which may be 0."""
     return [0 if word.strip() == "0" else options.size_list(word)[0] for word in text.split(",")]
 
 
@@ -209,7 +210,7 @@ def command(
 
 
 def _described(asked: options.CommunicatorQuestion) -> Scenario:
-    """The communicator; without a tuner where libnccl is asked."""
+    """The described communicator; without a tuner if libnccl is asked."""
     if asked.libnccl is None:
         return asked.scenario()
     for name in TABLES:
@@ -220,7 +221,7 @@ def _described(asked: options.CommunicatorQuestion) -> Scenario:
 
 
 def _show_libnccl(function: Collective | PeerCall, sizes: list[int], asked: options.CommunicatorQuestion) -> None:
-    """Answer of libnccl, as launched. Errors: BadInput for a call made of sends and receives."""
+    """Prints libnccl's answer, as launched. BadInput for a call made of sends and receives."""
     from tuner.answers import library
 
     collective = options.Named(Collective, "collective").convert(function.name, None, None)
@@ -239,7 +240,7 @@ def _print_launches(title: str, answers: Sequence[PickAnswer]) -> None:
 
 
 def _columns(answers: Sequence[PickAnswer]) -> tuple[Column, ...]:
-    """Size, pick and time: by NCCL's model, or by constants fitted to measurements if the scenario has them."""
+    """Columns for size, pick and time, by NCCL's model or by constants that were fitted to measurements."""
     by = "fitted" if any(answer.constants.fitted for answer in answers) else "NCCL"
     time_us, busbw = columns_of(PickAnswer, "time_us", "busbw_gbs")
     return (*SIZE, *PICK, replace(time_us, title=f"{by} us"), ALGBW, busbw)
@@ -293,7 +294,7 @@ CSV = (
 
 
 def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
-    """The answers as a table, with nccl-tests' bandwidths, the runner-up and its margin."""
+    """Prints the answers as a table, with nccl-tests' bandwidths, the runner-up and its margin."""
     columns = _columns(answers)
     bypassing = any(isinstance(answer.pick, NonClassicPick) for answer in answers)
     if not bypassing and any(answer.alone for answer in answers):
@@ -311,7 +312,7 @@ def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
 
 
 def _kept(column: Column) -> Column:
-    """The column, which is shown even on a narrow terminal."""
+    """Makes a column that is shown even on a narrow terminal."""
     return replace(column, spare=0)
 
 
@@ -329,7 +330,7 @@ def _print_disagreeing(answers: Sequence[PickAnswer]) -> None:
 
 
 def _print_calibrated(title: str, answers: Sequence[PickAnswer], beside_nccl: bool) -> None:
-    """The picks with calibrated times, or, where none answers, with NCCL's alone."""
+    """Prints the picks with calibrated times, or, if no calibration answers, with only NCCL's."""
     from tuner.cli import times
 
     used = [answer.calibration for answer in answers if answer.calibration is not None]

@@ -1,4 +1,4 @@
-"""``nccl-tuner plot``: pictures."""
+"""``nccl-tuner plot``: draws pictures of choices, times and machines."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ def sizes_of(from_bytes: int, to_bytes: int, points: int) -> SizeArray:
 
 @dataclass(frozen=True, slots=True)
 class PlotOptions:
-    """What a picture over sizes and node counts shows: which call, on which machine."""
+    """What a picture over sizes and node counts shows: the call and the machine."""
 
     scenario: Scenario
     request: Request
@@ -62,7 +62,7 @@ class PlotOptions:
 
 
 def asked(given: Mapping[str, Any]) -> PlotOptions:
-    """The query from the command's parameters. Errors: BadInput for invalid sizes or node counts."""
+    """Makes the query from the command's parameters. BadInput for invalid sizes or node counts."""
     communicator: options.CommunicatorOptions = given["communicator"]
     call: options.CallOptions = given["call"]
     described = communicator.scenario()
@@ -75,14 +75,14 @@ def asked(given: Mapping[str, Any]) -> PlotOptions:
 
 
 def bar_of_nodes(nodes: Sequence[int]) -> Any:
-    """A progress bar on stderr, on a terminal, over this many node counts."""
+    """A progress bar for this number of node counts, shown if stderr is a terminal."""
     hidden = not sys.stderr.isatty()
     return click.progressbar(length=len(nodes), label="numbers of nodes", file=raw(sys.stderr), hidden=hidden)
 
 
 def nodes_of(scenario: Scenario, to_nodes: int | None, nodes_list: str | None) -> list[int]:
-    """The numbers of nodes, ascending. BadInput for invalid ones, and if the scenario already says how many nodes there
-    are.
+    """The numbers of nodes in ascending order. BadInput for invalid numbers, and if the scenario already says how many
+    nodes there are.
     """
     if scenario.others or (scenario.nodes != 1 and scenario.from_log is None):
         raise BadInput(
@@ -106,7 +106,7 @@ def _is_count(word: str) -> bool:
 
 
 def nodes_alike(scenario: Scenario) -> str:
-    """Machine, release and settings in words, without the number of nodes."""
+    """Text with machine, release and settings, without the number of nodes."""
     resolved, gpus = scenario.resolve(), scenario.gpus()
     each = f"{gpus} GPU{'s' * (gpus > 1)} per node{resolved.own.sharing}{resolved.each_in_words}"
     constants = [f"constants {scenario.fitted_constants.file}"] if scenario.fitted_constants else []
@@ -127,24 +127,24 @@ def deliver(out: Path | None, record: Callable[[], Any], draw: Callable[[], "Fig
 
 
 def _wanted(out: Path | None, files: str) -> None:
-    """BadInput if neither a picture nor JSON is asked for."""
+    """Raises BadInput if the user asks for neither a picture nor JSON."""
     if out is None and not json_wanted():
         raise BadInput(f"nothing to write; valid: --out {files} for a picture, --json for what it would show")
 
 
 def _of_call(request: Request) -> dict[str, object]:
-    """The calls of a picture, over all its sizes, as JSON has them."""
+    """The call of a picture, without its sizes, for JSON."""
     return {"collective": request.collective, "dtype": request.dtype, "op": request.op, "buffers": request.buffers}
 
 
 def _of_machine(scenario: Scenario) -> dict[str, object]:
-    """The machine that they run on, as JSON has it; the number of nodes is the picture's."""
+    """The machine of a picture, without the number of nodes, for JSON."""
     own = {"machine": scenario.name, "gpus_per_node": scenario.gpus(), "environment": scenario.environment or {}}
     return {**to_json(scenario.constants), **own}
 
 
 def _of_picks(picks: Choices, row: int | slice = slice(None)) -> dict[str, object]:
-    """Picks by number of nodes and size, [nodes][bytes], or of one ``row``, [bytes]; None if nothing can run."""
+    """Picks for JSON, arrays [nodes][bytes], or for one ``row`` arrays [bytes]; names are None if nothing can run."""
     names = {kind: np.array([*(each.name for each in kind), None], object) for kind in (Algorithm, Protocol)}
     return {
         "algorithm": names[Algorithm][picks.algorithm[row]],
@@ -191,7 +191,7 @@ def _map(measured: str | None, out: Path | None, given: Mapping[str, Any]) -> No
 
 
 def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list[RegretMark]":
-    """The points of a measured table at the drawn node counts. Errors: BadInput if there are none."""
+    """The points of a measured table at the drawn node counts. BadInput if there are none."""
     from tuner.answers.charts.figures import RegretMark
     from tuner.times.regret import workflow
 
@@ -208,7 +208,7 @@ def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list
 
 
 def _curves(out: Path | None, given: Mapping[str, Any]) -> None:
-    """Predicted time and bus bandwidth of every combination, and NCCL's pick."""
+    """Draws predicted time and bus bandwidth of every combination, and NCCL's pick."""
     communicator: options.CommunicatorOptions = given["communicator"]
     described, request = communicator.scenario(), given["call"].request(given["collective"])
     drawn = curves(described, request, sizes_of(given["from_bytes"], given["to_bytes"], given["points"]))
@@ -281,7 +281,7 @@ def _measured(
     out: Path | None,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Measured times against what NCCL's model predicts, and their ratio."""
+    """Draws measured times and what NCCL's model predicts, and their ratio."""
     if not files and not labelled:
         raise missing_of(click.get_current_context(), "argument 'FILE...'")
     file, described, measurements = _read(files, labelled, collective, communicator)
@@ -314,7 +314,7 @@ def _measured(
 
 
 def _topology(graph: str, out: Path | None, described: Scenario) -> None:
-    """Draws the devices and links of a node, with what each channel of a graph takes of every link."""
+    """Draws the devices and links of a node, with the bandwidth of every link that each channel of a graph uses."""
     from tuner.answers import graphs
     from tuner.cli.reports.machine_picture import picture
 
@@ -351,7 +351,8 @@ def _read(
     collective: Collective | None,
     communicator: options.CommunicatorOptions,
 ) -> tuple[Path, Scenario, Measurements]:
-    """A file, the communicator and the times. Several files, or one that forces something, are read as arms."""
+    """Reads a file; returns its name, the communicator and the times. Several files, or one that forces something, are
+    read as arms."""
     described_there = any(communicator[name] for name in ("machine", "topology", "log"))
     if described_there and (labelled or len(files) > 1 or MeasurementFile(files[0]).forces):
         placed, described = runs_there(files, {**communicator.given, "labelled": labelled})
@@ -363,7 +364,7 @@ def _read(
 
 
 def _scenario(file: Path, measurements: Measurements, communicator: options.CommunicatorOptions) -> Scenario:
-    """Scenario that the options describe, or else the header of the file."""
+    """The scenario that the options, or else the header of the file, describe."""
     given = measurements.header
     if not communicator.says_where:
         if given.scenario is None:
@@ -383,7 +384,8 @@ def _scenario(file: Path, measurements: Measurements, communicator: options.Comm
 
 
 def _pictured(scenario: Scenario, kind: Point, drawn: list[Series]) -> dict[str, object]:
-    """Measured times of a kind of call with their bounds, and predicted ones; no channels means NCCL's own number."""
+    """Measured times of a kind of call with their bounds, and predicted times; without channels, NCCL's own number is
+    meant."""
     series = [
         {
             "algorithm": one.combination.algorithm,

@@ -131,7 +131,7 @@ def _is_note(finding: Finding) -> bool:
 
 
 def _lacks(report: Report) -> str:
-    """What is missing in the records, in short; the findings say more."""
+    """A short phrase on what is missing in the records; the findings say more."""
     unknown = [each for each in report.findings if each.severity is Severity.UNKNOWN]
     differences = ", ".join(each.what for each in report.differences if each.reach is Reach.unknown)
     lacks = {
@@ -162,7 +162,7 @@ def _kind_row(kind: RankKind) -> tuple[object, ...]:
 
 
 def _taken_for(kinds: Sequence[RankKind]) -> Iterator[str]:
-    """Facts that no record has and that were taken from the machine, each once."""
+    """Sentences on facts that records do not have and that come from a machine of the catalogue, each once."""
     words = dict[str, None]()
     for kind in kinds:
         if kind.node is not None and kind.assumed:
@@ -188,7 +188,8 @@ def _difference_row(difference: "RankDifference", value: "Value", first: bool) -
 def _print_differing_picks(
     collective: Collective, differing_picks: Sequence["DifferingPicks"], kinds: Sequence[RankKind]
 ) -> None:
-    """Prints a column for each of two kinds; for more kinds, a line for each set that runs the same at all sizes."""
+    """Prints a column for each kind of ranks if there are two; for more kinds, a line for each set of kinds with the
+    same picks."""
     alike = dict[tuple[object, ...], list[int]]()
     for kind in range(len(kinds)):
         alike.setdefault(tuple(each.picks[kind] for each in differing_picks), []).append(kind)
@@ -217,8 +218,8 @@ def _algo_proto(pick: "RankPick | None") -> tuple[int, int] | None:
 
 
 def _runs(same: Sequence["DifferingPicks"], kind: int) -> str:
-    """What a kind of ranks runs at these sizes: algorithm, protocol and numbers of channels; ``fails`` where NCCL fails
-    it.
+    """What a kind of ranks runs at these sizes: algorithm, protocol and numbers of channels; ``fails`` if the call
+    fails.
     """
     picks = [pick for each in same if (pick := each.picks[kind]) is not None]
     if not picks:

@@ -1,4 +1,4 @@
-"""The command line to suggest in place of a refused one, from the remedies of its error."""
+"""Makes the command line to suggest in place of a refused one, from the remedies of its error."""
 
 import shlex
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ OWN = ("NCCL_", "OFI_NCCL_")  # variables that are shown: others may hold secret
 
 
 def command(words: Sequence[str], remedies: Sequence[Remedy]) -> str | None:
-    """The command with the remedies, as a shell takes it; None if it lacks what they change.
+    """The command with the remedies applied, as text for a shell; None if it lacks the options that they change.
 
     ``words`` are its arguments, without the program's name.
     """
@@ -45,14 +45,14 @@ def _is_hidden(option: str, value: str) -> bool:
 
 
 def _is_added(remedy: Remedy, pairs: Sequence[tuple[str, str]]) -> bool:
-    """Whether the remedy adds a variable, or a count of a machine's parts, that the command does not give yet."""
+    """Whether the remedy adds a variable, or a number of a machine's parts, that the command does not have yet."""
     option = Spelling.COMMAND_LINE.option(remedy.parameter)
     given = {value.partition("=")[0] if remedy.given else None for each, value in pairs if each == option}
     return remedy.parameter in ADDED and remedy.value is not None and remedy.given not in given
 
 
 def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:
-    """Options with their values; arguments and flags have an empty option."""
+    """Pairs of an option and its value; for arguments and flags, the option is empty."""
     pairs, rest = [], list(words)
     while rest:
         word = rest.pop(0)

@@ -99,7 +99,7 @@ def _show_libnccl(described: Scenario, timeout_s: float) -> None:
 
 
 def _print_lines(numbers: model.PrintedNumbers, algorithms: int) -> None:
-    """Prints NCCL's lines, with as many algorithms side by side as fit, at most three as NCCL prints."""
+    """Prints the table in NCCL's form, with as many algorithms side by side as fit, at most three like NCCL."""
     for together in (3, 2, 1):
         lines = model.lines(numbers, algorithms, together)
         if max(map(len, lines)) <= width_to_fit():

@@ -1,4 +1,4 @@
-"""Calibrated times as people read them: intervals, and which calibration they come from."""
+"""Texts for calibrated times: intervals, and the calibration that they come from."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,8 @@ COST_UNKNOWN = "how much that slows either is not known"
 
 
 def interval(time: TimeInterval | None, scale: float = 1, digits: int = 2) -> str | NotedCell:
-    """Both bounds divided by ``scale``: ``41.20 to 55.10``; with a note on what the time is extrapolated over."""
+    """Text of both bounds divided by ``scale``: ``41.20 to 55.10``; with a note on what the time is extrapolated
+    over."""
     if time is None:
         return "-"
     bounds = f"{time.low_us / scale:.{digits}f} to {time.high_us / scale:.{digits}f}"
@@ -21,12 +22,12 @@ def interval(time: TimeInterval | None, scale: float = 1, digits: int = 2) -> st
 
 
 def central(time: TimeInterval | None, scale: float = 1, digits: int = 2) -> str:
-    """The time over ``scale``: ``47.65``."""
+    """Text of the time divided by ``scale``: ``47.65``."""
     return "-" if time is None else f"{time.time_us / scale:.{digits}f}"
 
 
 def change(times: CalibratedRatio | None) -> str | NotedCell:
-    """The bounds of a ratio of times as a change: ``-9.1 to -2.0 %``; with a note on what is extrapolated."""
+    """Text of the bounds of a ratio of times, as a change: ``-9.1 to -2.0 %``; with a note on what is extrapolated."""
     if times is None:
         return "-"
     bounds = change_between(times.low - 1, times.high - 1)
@@ -35,7 +36,7 @@ def change(times: CalibratedRatio | None) -> str | NotedCell:
 
 
 def change_between(low: float, high: float) -> str:
-    """Change between bounds given as shares; in words where there may be no change, only words where they say
+    """Text of a change between bounds that are given as shares; says so if there may be no change, or if the bounds say
     nothing.
     """
     if low < 0 < high and max(-low, high) > TELLING:
@@ -45,7 +46,8 @@ def change_between(low: float, high: float) -> str:
 
 
 def whose(used: CalibrationUsed) -> str:
-    """The calibration that gave the times, what was carried over, and which combinations are extrapolated."""
+    """Sentences on the calibration that the times come from, what was carried over, and which combinations are
+    extrapolated."""
     if used.name is None:
         return f"calibrated times: none; {used.reason}"
     parts = [f"calibrated times: by the calibration {used.reason}; measured with {used.launch}"]
@@ -57,7 +59,7 @@ def whose(used: CalibrationUsed) -> str:
 
 
 def whose_of_all(several: Iterable[CalibrationUsed]) -> str:
-    """Calibrations of several answers, once for each calibration or reason."""
+    """Sentences on the calibrations of several answers, once for each calibration or reason."""
     by_reason: dict[str, list[CalibrationUsed]] = {}
     for each in several:
         by_reason.setdefault(each.reason, []).append(each)

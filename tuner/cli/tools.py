@@ -1,4 +1,4 @@
-"""Commands as tools for agents: parameters by name, a short answer, and the whole kept."""
+"""Makes commands tools for agents: parameters by name, a short answer, and the whole answer kept for later."""
 
 import contextlib
 import hashlib
@@ -30,7 +30,7 @@ VERDICTS = {0: "answered", 1: "no", 3: "cannot be judged"}  # by exit code
 
 
 class ParameterKind(Enum):
-    """The kind of value that a parameter takes, and its JSON schema."""
+    """The kind of value of a parameter."""
 
     TEXT = "text"
     NUMBER = "number"  # a whole one
@@ -45,7 +45,7 @@ class ParameterKind(Enum):
 
     @property
     def several(self) -> bool:
-        """Whether it takes a list."""
+        """Whether the value is a list."""
         return self in (ParameterKind.TEXTS, ParameterKind.FILES, ParameterKind.NAMES_OR_FILES)
 
 
@@ -60,7 +60,8 @@ _TEXT = {"type": "string"}
 
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
-    """``option``: its name on the command line; None for an argument, which has a position instead."""
+    """A parameter of a tool. ``option`` is its name on the command line (None for an argument, which has a position
+    instead)."""
 
     name: str
     kind: ParameterKind
@@ -70,12 +71,12 @@ class ToolParameter:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """JSON Schema of it."""
+        """JSON Schema of the parameter."""
         form = _SCHEMAS.get(self.kind, {"type": "array", "items": _TEXT} if self.kind.several else _TEXT)
         return {**form, "description": self.says}
 
     def words(self, value: Any, fence: Fence) -> list[str]:
-        """The command-line words for ``value``. BadInput for a value of another type."""
+        """The command-line arguments for ``value``. BadInput for a value of another type."""
         values = [self._one(each, fence) for each in self._values(value)]
         if self.option is None:
             return values
@@ -167,9 +168,9 @@ _SIZES = "NCCL's nBytes, such as 8,1K,64MiB or 8..1G*2."
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A command as a tool. ``answer``: a function to call instead of a command.
+    """A command as a tool. ``answer`` is a function to call instead of a command.
 
-    ``shown``: the keys of its JSON that a short answer has; a later entry is used if those before are too long.
+    ``shown`` are the keys of its JSON that a short answer has; a later entry is used if the earlier ones are too long.
     """
 
     name: str
@@ -181,7 +182,7 @@ class Tool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """JSON Schema of its parameters."""
+        """JSON Schema of the tool's parameters."""
         return {
             "type": "object",
             "properties": {each.name: each.schema for each in self.parameters},
@@ -190,7 +191,7 @@ class Tool:
         }
 
     def words(self, given: Mapping[str, Any], fence: Fence) -> list[str]:
-        """The command-line words. BadInput for what the tool does not take."""
+        """The command line. BadInput for parameters that the tool does not have, and for missing ones."""
         known = {each.name: each for each in self.parameters}
         for name in given:
             if name not in known:
@@ -395,7 +396,8 @@ BY_NAME = {each.name: each for each in TOOLS}
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a client gets: a short text, and the address of the whole answer. ``wrong``: the text is an error."""
+    """What a client gets: a short text, and the address of the whole answer. ``wrong``: whether the text is an
+    error."""
 
     text: str
     wrong: bool = False
@@ -410,7 +412,7 @@ class Desk:
         self.kept = OrderedDict[str, str]()
 
     def ask(self, name: str, given: Mapping[str, Any] | None) -> Reply:
-        """The answer of a tool; bad input and errors of this program are one line."""
+        """The answer of a tool; bad input and errors of this program become one line."""
         try:
             if (tool := BY_NAME.get(name)) is None:
                 raise BadInput(f"no tool {name!r}{did_you_mean(name, BY_NAME)}; valid: {', '.join(BY_NAME)}")
@@ -456,7 +458,7 @@ class Desk:
         return f"{ADDRESS}{key}"
 
     def whole(self, address: str) -> str:
-        """A whole answer, as JSON. BadInput for one that is no longer kept."""
+        """A whole answer, as JSON. BadInput if it is no longer kept."""
         if (found := self.kept.get(address.removeprefix(ADDRESS))) is None:
             raise BadInput(f"{address}: not kept; valid: the last {MOST_KEPT} answers of this server: ask again")
         return found
@@ -478,7 +480,8 @@ def answered(words: Iterable[str]) -> tuple[int, str, str]:
 
 
 def short(about: dict[str, Any], whole: Any, shown: Sequence[str]) -> str:
-    """JSON of at most SHORT_BYTES: facts about the answer, and as much of it as fits; all lists are cut alike."""
+    """JSON of at most SHORT_BYTES bytes: facts about the answer, and as much of it as fits; all lists are cut to the
+    same length."""
     answers = [_only(whole, frozenset(keys.split())) for keys in shown]
     tried = [(each, LONGEST_LIST) for each in answers] + [
         (answers[-1], most) for most in range(LONGEST_LIST - 1, -1, -1)

@@ -1,4 +1,4 @@
-"""Reading the files of a job's collectives, with a line on a terminal for large ones."""
+"""Reads the files of a job's collectives, with a line on a terminal for large ones."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +15,8 @@ LARGE_BYTES = 16 << 20  # from which reading takes long enough to be said
 
 
 def communicators_options(verb: str) -> Callable[[F], F]:
-    """Options for which communicators of the files count; ``verb`` says what happens to their calls."""
+    """Options that choose the communicators in the files that count; ``verb`` says in help what happens to their
+    calls."""
     return lambda function: stacked(
         function,
         option(
@@ -40,17 +41,17 @@ def _ranks_or_count(text: str) -> int | tuple[int, ...]:
 
 
 def count_or_part(ranks: int | tuple[int, ...] | None) -> tuple[int | None, tuple[int, ...] | None]:
-    """Meaning of ``--ranks``: how many ranks a call's communicator has, or which ranks are its members."""
+    """Reads ``--ranks``: the number of ranks of calls' communicators, or the ranks that are members."""
     return (ranks, None) if isinstance(ranks, int) else (None, ranks)
 
 
 def as_they_ran(
     lists: Sequence[CallList], communicator: CommunicatorOptions, described: Scenario, done: str
 ) -> Scenario:
-    """The communicator in the files' release, where the user asked for none and no log says one.
+    """The communicator with the release of the files, if neither the user nor a log names one.
 
-    ``done``: what is done with the calls. A line on stderr says which release is used, or that it differs from the
-    files'.
+    ``done``: what is done with the calls, for messages. A line on stderr says which release is used, or that it differs
+    from that of the files.
     """
     from tuner.jobs.workload import job  # with all that prices calls
 
@@ -68,7 +69,8 @@ def as_they_ran(
 
 
 def read_files(files: Sequence[Path], ranks: int) -> list[CallList]:
-    """The calls of each file; ``ranks`` applies to files that do not say theirs. Errors: BadInput, BadMeasurement."""
+    """Reads the calls of each file; ``ranks`` is used for files that do not say the number of ranks. Raises BadInput
+    and BadMeasurement."""
     lists = []
     for number, path in enumerate(files, start=1):
         size = path.stat().st_size if path.is_file() else 0

@@ -39,7 +39,7 @@ ERRORS = columns_of(ModelError, "collective", "combination", "sizes", "mape", "m
 
 
 def print_regret(regret: MeasuredRegret) -> None:
-    """Prints the total, the sizes about which something is known, what is not known and why, splits, and rows."""
+    """Prints the total, the sizes with a verdict, what is not known and why, splits, and rows."""
     where = regret.machine or "the topology"
     known = [one for one in regret.sizes if one.regret is not None]
     _print_total(regret, known)

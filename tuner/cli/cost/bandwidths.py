@@ -113,7 +113,8 @@ def show_experiment(
     iterations: int | None,
     size: list[int] | None,
 ) -> None:
-    """Prints how to measure the four parameters of two levels, or what one parameter's times gave. Errors: BadInput."""
+    """Prints how to measure the four parameters of two levels, or the value of one parameter from its times. Raises
+    BadInput."""
     if parameter is None:
         if (elapsed_us, ranks, iterations, size) != (None, None, None, None):
             raise BadInput(f"measurements without PARAMETER; {one_of(_BY_NAME)}")

@@ -194,20 +194,20 @@ def operation_command(
 
 @dataclass(frozen=True, slots=True)
 class LogP:
-    """LogP's overhead o of a processor and gap g, the least time of a step."""
+    """The parameters of LogP: the overhead o of a processor, and the gap g, the shortest time of a step."""
 
     overhead_us: float
     gap_us: float
 
 
 def _maybe(shown: Mapping[str, Any] | None = None) -> Any:
-    """A field that JSON has only if it is known."""
+    """A field that is only in the JSON if it is known."""
     return field(default=None, metadata={**json_form(optional=True), **(shown or {})})
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedTime:
-    """A measured time against the model: the relative error, its class, and possible causes."""
+    """A measured time compared with the model: the relative error, its class, and possible causes."""
 
     measured_us: float
     error: float
@@ -219,7 +219,7 @@ class JudgedTime:
 class Predicted:
     """The time of an operation by the alpha-beta model, and its parts.
 
-    For the hierarchical algorithm also the time of each phase, and what the first flat algorithm takes instead.
+    For the hierarchical algorithm, also the time of each phase, and the time of the first flat algorithm.
     """
 
     operation: CostOperation
@@ -287,7 +287,7 @@ def _print(operation: CostOperation, records: list[Predicted]) -> None:
 
 
 def _parts(record: Predicted) -> str:
-    """The phases of the time, and what overheads add to the model."""
+    """Rows for the phases of the time, and for what LogP's overheads add."""
     added = {f"{name} +{us:.2f}": us for name, us in record.parts_us.items() if name != "model" and us}
     if record.phases_us is None or record.flat_us is None:
         return ", ".join(added)
@@ -298,7 +298,7 @@ def _parts(record: Predicted) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Hardware:
-    """The options that say which hardware was measured. BadInput for a contradiction."""
+    """Values of the options that say which hardware was measured. BadInput for a contradiction."""
 
     peak_gbs: float | None
     peak_gbps: float | None
@@ -316,10 +316,10 @@ class _Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """Algorithm and bus bandwidth of a call, GB/s (1e9 bytes per second).
+    """Algorithm and bus bandwidth of a call, in GB/s (1e9 bytes per second).
 
-    Where known, also the share of the hardware's peak that was reached, and the load that an algorithm puts on the
-    wires of a GPU and of a node, and on a switch's uplinks: as a share of algorithm bandwidth, and in GB/s.
+    If known, also the reached share of the hardware's peak, and the load that an algorithm puts on the links of a GPU
+    and of a node, and on a switch's uplinks: as a share of the algorithm bandwidth, and in GB/s.
     """
 
     operation: CostOperation
@@ -380,7 +380,7 @@ class Fastest:
 
 @dataclass(frozen=True, slots=True)
 class EqualTimes:
-    """The size at which two algorithms are equally fast, and their time there; None if there is no such size."""
+    """The size at which two algorithms are equally fast, and their time at this size; None if there is no such size."""
 
     between: tuple[str, str]
     bytes: float | None = field(metadata=column("at", text=lambda at: "-" if at is None else named_bytes(at)))

@@ -211,7 +211,7 @@ def _copies(gpus: int, tp: int, pp: int) -> int:
 
 
 def _print_whose(answer: StepReport, overlapped: float) -> None:
-    """Prints which calibration gave the times, and how many SMs the calls take from computation at the same time."""
+    """Prints which calibration the times come from, and how many SMs the calls take away from computation."""
     if used := [row.calibration for row in answer.rows if row.calibration]:
         say(calibrated_times.whose_of_all(used))
     channels = [row.channels for row in answer.rows if row.channels is not None]
@@ -268,7 +268,7 @@ HIDDEN = (
 
 
 def _show_overlap(compute_us: float, communication_us: float, hidden: Sequence[float]) -> None:
-    """Prints the time of a step whose communication is partly hidden, and the speed-up over running both in turn."""
+    """Prints the time of a step whose communication is partly hidden, and the speed-up compared with no overlap."""
     times = compute_us, communication_us
     records = [
         {

@@ -19,7 +19,8 @@ Check = Callable[[str, Any], Any]
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]
-    """A number that passes a check of :mod:`tuner.times.costmodels.operations`, with the option's name in the error."""
+    """A click type: a number that passes a check of :mod:`tuner.times.costmodels.operations`; the error has the
+    option's name."""
 
     name = "number"
 
@@ -46,7 +47,7 @@ class Count(Number):
 
 
 class CheckedNumbers(click.ParamType):  # type: ignore[type-arg]
-    """A comma-separated list of numbers, each of which passes the check."""
+    """A click type: a comma-separated list of numbers, each of which passes the check."""
 
     name = "numbers"
 
@@ -83,7 +84,8 @@ ranks_option = options.option(
 
 
 def level_options(function: F) -> F:
-    """Parameters ``alpha_us`` and ``beta_gbs`` of one network, or inside nodes with a second pair between them."""
+    """Options for ``alpha_us`` and ``beta_gbs`` of the only network, or of that inside nodes, with a second pair for
+    that between nodes."""
     return stacked(
         function,
         options.option(
@@ -106,7 +108,7 @@ def level_options(function: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class LevelValues:
-    """Values of :func:`level_options`: for a step inside a node, or on the only network, and between nodes."""
+    """Values of :func:`level_options`: inside a node (or on the only network), and between nodes."""
 
     alpha_us: float | None
     beta_gbs: float | None
@@ -115,7 +117,7 @@ class LevelValues:
     gpus_per_node: int | None
 
     def levels(self, overhead_us: float = 0.0, gap_us: float = 0.0) -> tuple[Level | None, Level | None]:
-        """The levels inside and between nodes; with LogP's overhead or gap, alphas are LogP's latencies.
+        """The levels inside and between nodes. With LogP's overhead or gap, each alpha is the latency of LogP.
 
         BadInput if half of a pair is given, or a network between nodes without GPUs per node.
         """
@@ -133,7 +135,7 @@ class LevelValues:
 
 
 def shape(ranks: int, gpus_per_node: int | None) -> tuple[int, int]:
-    """GPUs per node (by default all ranks), and nodes."""
+    """The number of GPUs per node (by default all ranks), and the number of nodes."""
     gpus = int(whole("--ranks", ranks, least=2)) if gpus_per_node is None else gpus_per_node
     return gpus, int(divides("--gpus-per-node", gpus, "--ranks", ranks))
 
@@ -143,5 +145,5 @@ def floats(numbers: Mapping[str, Any]) -> dict[str, float]:
 
 
 def print_records(records: Sequence[object]) -> None:
-    """Prints the answers for all given values as JSON."""
+    """Prints the answers for all values of the options as JSON."""
     print_json(list(records), "answers")

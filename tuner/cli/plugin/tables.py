@@ -112,7 +112,7 @@ def lint_command(
 
 
 def _release_of(table: Table, given: options.CommunicatorOptions) -> str | None:
-    """The release that was asked for; on a machine without one, the first that the table names."""
+    """The requested release; if a machine is given without a release, the first one that the table names."""
     asked: str | None = given["nccl"]
     if asked or given["log"] or not given.says_where:
         return asked
@@ -123,7 +123,7 @@ def _release_of(table: Table, given: options.CommunicatorOptions) -> str | None:
 def _checks(
     given: options.CommunicatorOptions, dtype: DataType, op: Op
 ) -> Iterator[Callable[[Table], list[TableFinding]]]:
-    """Checks of every table, once the communicator or the release is known."""
+    """The checks for every table, from the described communicator or release."""
     yield lint.check
     if given.says_where:
         described = given.scenario()
@@ -140,7 +140,7 @@ def _checks(
 
 @dataclass(frozen=True, slots=True)
 class _Linted:
-    """A table with its findings, by line."""
+    """A table with its findings in the order of lines."""
 
     file: Path
     read: convert.File = field(metadata=json_form("format", convert=lambda read: read.format))
@@ -232,7 +232,7 @@ def compile_command(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What the table is to contain, and for which release."""
+    """What the table has to contain, and for which releases."""
 
     collectives: tuple[Collective, ...]
     form: str  # "decisions" or "costs"

@@ -120,7 +120,7 @@ def _row(each: trial.TableTrial, fitted: bool, bypassing: bool) -> tuple[object,
 
 
 def _grids(grids: tuple[int, ...]) -> str:
-    """The grid of one kernel, or of several in their order."""
+    """Text with the grids of one or several kernels, in their order."""
     return " + ".join(map(str, grids))
 
 
@@ -141,7 +141,7 @@ MOST_SHOWN = 40
 
 
 def show_tried(table: Path, described: Scenario, timeout_s: float) -> None:
-    """Prints every row's effect in the real libnccl; exit code 1 where a row has none."""
+    """Prints every row's effect in the real libnccl; exit code 1 if a row has none."""
     rows = tried.run(table, described, timeout_s)
     idle = [row for row in rows if row.effect in tried.NO_EFFECT]
     if json_wanted():

@@ -1,1 +1,1 @@
-"""A machine's choices as one HTML page that needs no network: its content, how it is packed, how it is drawn."""
+"""Makes a machine's choices into one HTML page that needs no network: collects its content, packs it, and draws it."""

@@ -1,4 +1,5 @@
-"""Numbers on the page of a machine: picks and times, calibrated ones, and both packed for a browser."""
+"""Collects the numbers on the page of a machine, picks with NCCL's and calibrated times, and packs them for a
+browser."""
 
 import json
 import zlib
@@ -32,12 +33,12 @@ NODES = (1, *(part << shift for shift in range(11) for part in (2, 3)))[:-1]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """One release, collective and number of nodes over all sizes.
+    """Picks and times of one release, collective and number of nodes, over all sizes.
 
-    ``times_us`` is [candidate][size], not a number where NCCL ignores the candidate; ``pick`` is 3 x algorithm +
-    protocol, -1 where NCCL finds nothing to run (``nothing`` says why) and where the size is below one element per
-    rank, ``least_bytes``. ``steps`` explain each candidate that is a pick, [size] from ``first`` on, the first valid
-    size.
+    ``times_us`` is an array [candidate][size], NaN if NCCL ignores the candidate. ``pick`` is 3 x algorithm + protocol;
+    it is -1 if NCCL finds nothing to run (``nothing`` says why), and for sizes below ``least_bytes``, which is one
+    element per rank. ``steps`` explain each candidate that is a pick somewhere; their arrays [size] begin at index
+    ``first``, the first valid size.
     """
 
     candidates: tuple[AlgoProto, ...]
@@ -55,7 +56,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageData:
-    """``lines`` is indexed by release, collective and number of nodes, in this order; ``sizes`` are bytes."""
+    """The content of a page. ``lines`` is keyed by (release, collective, number of nodes); ``sizes`` are in bytes."""
 
     scenario: Scenario
     dtype: DataType
@@ -67,7 +68,7 @@ class PageData:
     selections: dict[tuple[str, int], Selection]  # by release and number of nodes
 
     def bus_factor(self, collective: Collective, nodes: int) -> float:
-        """Factor from algorithm bandwidth to bus bandwidth on this many nodes."""
+        """The factor from algorithm bandwidth to bus bandwidth on this number of nodes."""
         return float(bus_factor(collective, nodes * self.scenario.local_ranks()))
 
 
@@ -78,10 +79,11 @@ def collect(
     op: Op,
     along: Callable[[Sequence[str]], Iterable[str]] = iter,
 ) -> PageData:
-    """The report of a scenario for each of ``releases``; the page opens at the scenario's own nodes.
+    """Collects the content of a page for a scenario and each of ``releases``; the page opens at the scenario's own
+    nodes.
 
-    ``along`` wraps the iteration over releases, for example in a progress bar. Errors: BadInput for what the emulator
-    refuses, and for nodes that differ or come with graphs of their own.
+    ``along`` wraps the iteration over releases, for example in a progress bar. BadInput for what the emulator refuses,
+    and for nodes that differ or have given graphs.
     """
     if scenario.others or scenario.graphs:
         raise BadInput("report: --node and --graphs describe one number of nodes; valid: --machine, --topology")
@@ -98,7 +100,7 @@ def collect(
 
 
 def nodes_of(scenario: Scenario) -> tuple[int, ...]:
-    """The numbers of nodes on the map, including the scenario's own; one rank alone has nothing to pick."""
+    """The numbers of nodes on the map, including the scenario's own; without those that give only one rank."""
     fewest, most = scenario.node_counts
     counts = sorted(count for count in {*NODES, scenario.nodes} if fewest <= count <= most)
     return tuple(count for count in counts if count * scenario.local_ranks() > 1)
@@ -147,9 +149,9 @@ _PRECISION = np.int32(-(1 << 11))  # of a float32: 12 bits after the point, whic
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CalibratedLine:
-    """Times in us of a line's picks with their bounds, float32 [size], NaN where there is none.
+    """Calibrated times in us of a line's picks, with their bounds: float32 arrays [size], NaN if there is no time.
 
-    ``measured`` is [size]. ``used`` says which calibration answered, or why none did.
+    ``measured`` is an array [size] of bools. ``used`` says which calibration answered, or why none did.
     """
 
     time_us: NDArray[np.float32]
@@ -165,7 +167,7 @@ CalibratedLines = dict[tuple[str, Collective, int], CalibratedLine]
 def collect_calibrated(
     report: PageData, wanted: TimesWanted, along: Callable[[Sequence[str]], Iterable[str]] = iter
 ) -> CalibratedLines:
-    """Calibrated times of each line of the report. Errors: BadInput, BadCalibration."""
+    """Collects calibrated times for each line of the content. Raises BadInput and BadCalibration."""
     lines, known = CalibratedLines(), dict[tuple[Any, ...], CalibratedTimes]()
     for release in along(report.releases):
         for count in report.nodes:
@@ -204,7 +206,7 @@ def _calibrated_line(
 def _times(
     model: TimeModel, request: Request, picked: Picks, known: dict[tuple[Any, ...], CalibratedTimes]
 ) -> CalibratedTimes:
-    """:meth:`TimeModel.of_picks`, computed once for picks that releases share and then kept in ``known``."""
+    """Like :meth:`TimeModel.of_picks`; picks that releases share are computed once and kept in ``known``."""
     communicator, parts = model.selection.communicator, []
     by = model.calibration.name, model.same_machine, model.adapters_gbs, communicator.nodes, communicator.local_ranks
     release = communicator.release.name if communicator.nodes == 1 else ""  # between nodes it does not matter
@@ -226,12 +228,12 @@ V = TypeVar("V", bound=Hashable)
 
 @dataclass(slots=True)
 class Once(Generic[V]):
-    """Distinct values, in the order in which they were first used."""
+    """A list of distinct values, in the order in which they were first used."""
 
     places: dict[V, int] = field(default_factory=dict)
 
     def place(self, value: V) -> int:
-        """The index of a value; a new one comes last."""
+        """The index of a value; a new value is added at the end."""
         return self.places.setdefault(value, len(self.places))
 
     @property
@@ -242,10 +244,10 @@ class Once(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """``index`` is JSON; ``numbers`` are rows with a number per size: little-endian float32, then uint16.
+    """The packed content of a page. ``index`` is JSON; ``numbers`` are rows with one number per size: first rows of
+    little-endian float32, then of uint16.
 
-    The bytes of the float32 are in four planes. ``lines`` counts the lines with numbers of their own. Both texts are
-    base64 of zlib's format.
+    The bytes of float32 are in four planes. ``lines`` counts distinct lines. Both texts are base64 of zlib's format.
     """
 
     index: str
@@ -254,7 +256,7 @@ class Packed:
 
 
 class Packer:
-    """Takes the lines of a report one by one; the index stores values as places in lists."""
+    """Packs the lines of the content one by one; the index stores values as positions in lists of distinct values."""
 
     def __init__(self, report: PageData, calibrated: CalibratedLines | None = None) -> None:
         self.report, self.calibrated = report, calibrated
@@ -268,7 +270,7 @@ class Packer:
         self.lines: Once[tuple[Any, ...]] = Once()
 
     def pack(self, described: dict[str, object]) -> Packed:
-        """Packs the report; ``described`` is added to the index: what else the page says."""
+        """Packs the content; ``described``, which is everything else that the page says, is added to the index."""
         report, nodes = self.report, self.report.nodes
         places = [
             [[self._line(report.lines[release, one, count]) for count in nodes] for one in Collective]
@@ -299,7 +301,8 @@ class Packer:
         return Packed(_deflated(text.encode()), _deflated(binary), len(self.numbers.values))
 
     def _calibrated(self, lines: CalibratedLines) -> dict[str, object]:
-        """Indices by release, collective and nodes of what is known: rows of times, low and high, where measured."""
+        """The calibrated times for the index: for each release, collective and number of nodes the position of a row,
+        which refers to times, bounds and what was measured."""
         report, rows = self.report, Once[tuple[Any, ...]]()
 
         def place(line: CalibratedLine) -> int:
@@ -338,7 +341,8 @@ class Packer:
         )
 
     def _trace(self, line: Line, steps: list[Steps]) -> int:
-        """The steps: first what describes each of them, then the values before and after it."""
+        """Position of the steps of an explanation; each has the position of its texts, and the values before and after
+        it."""
         rows = []
         for one in steps:
             texts = (one.quantity, one.name, one.unit, one.says, one.source)
@@ -346,7 +350,7 @@ class Packer:
         return self.traces.place(tuple(rows))
 
     def _values(self, line: Line, values: NDArray[Any]) -> float | tuple[int]:
-        """The number itself if all sizes have the same, else the index of a row of numbers."""
+        """The value itself if it is the same for all sizes, else the index of a row of numbers."""
         if (values == values[0]).all():
             return float(values[0])
         row = np.full(line.first + len(values), np.nan, np.float32)

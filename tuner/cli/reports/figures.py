@@ -1,4 +1,4 @@
-"""The figures of a page without their data: figures.js fills them when the page opens, and at every change."""
+"""Makes the figures of a page without their data; figures.js fills them when the page opens and at every change."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ CURVE_TIP = """<div style="max-width:22rem"><b>@size: @name</b> @time{0.00} µs,
 
 
 def figures(report: PageData) -> Any:
-    """Map, bus bandwidth and time over one axis of sizes (log2 of bytes), as one column."""
+    """A column of three figures with a common axis of sizes (log2 of bytes): map, bus bandwidth and time."""
     logs = np.log2(report.sizes.astype(np.float64))
     middles = (logs[1:] + logs[:-1]) / 2
     edges = np.concatenate([[2 * logs[0] - middles[0]], middles, [2 * logs[-1] - middles[-1]]])
@@ -108,7 +108,8 @@ def _map(report: PageData, edges: Any) -> Any:
 
 
 def _add_runs(drawn: Any) -> None:
-    """Draws neighbours with one pick as one area: Bokeh makes a hatch for each, and fewer areas keep the page quick."""
+    """Draws neighbouring sizes with the same pick as one area. Bokeh makes a hatch for each area, and fewer areas keep
+    the page fast."""
     runs = ColumnDataSource({name: [] for name in (*SIDES, *RUNS)}, name="runs")
     drawn.quad(
         *SIDES,
@@ -144,7 +145,7 @@ def _add_labels(drawn: Any) -> None:
 
 
 def _add_pointer(drawn: Any, quads: Any) -> None:
-    """Adds the words that the pointer shows for a cell, and lets a click select it, which panel.js shows."""
+    """Adds the text that the pointer shows for a cell, and lets a click select a cell, which panel.js then shows."""
     drawn.add_tools(
         HoverTool(renderers=[quads], tooltips=MAP_TIP, visible=False),
         TapTool(renderers=[quads], visible=False),
@@ -180,7 +181,7 @@ def _moving() -> list[Any]:
 
 
 def _size_axis(drawn: Any, report: PageData) -> None:
-    """Labels at powers of two, the largest size among them."""
+    """Labels the axis of sizes at powers of two, including the largest size."""
     powers = range(int(report.sizes[-1]).bit_length() - 1, int(report.sizes[0]).bit_length() - 2, -TICK_OCTAVES)
     drawn.xaxis.ticker = FixedTicker(ticks=sorted(powers), minor_ticks=list(range(powers[-1], powers[0] + 1)))
     drawn.xaxis.major_label_overrides = {power: _bytes(power) for power in powers}

@@ -1,4 +1,4 @@
-"""Picture of a machine and the channels on it, as SVG."""
+"""Draws a machine and the channels on it as SVG."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -47,7 +47,7 @@ svg.machine .part { stroke: #ffffff; stroke-width: 0.6; }
 
 
 class Rectangle(NamedTuple):
-    """A place, in pixels from the left and from the top."""
+    """A rectangle, in pixels from the left and from the top."""
 
     x: float
     y: float
@@ -56,7 +56,7 @@ class Rectangle(NamedTuple):
 
 
 class Canvas:
-    """Shapes in the order in which they are drawn."""
+    """A list of SVG shapes, in the order in which they are drawn."""
 
     def __init__(self, width: int, height: int, title: str, description: str) -> None:
         size = {"width": str(width), "height": str(height), "viewBox": f"0 0 {width} {height}"}
@@ -70,23 +70,23 @@ class Canvas:
         ET.SubElement(self.root, "style").text = STYLE + colours
 
     def write(self, at: tuple[float, float], text: str, kind: str, anchor: str = "start") -> None:
-        """Writes a text that begins at a place, or has its middle or end there."""
+        """Writes a text whose beginning, middle or end is at a place."""
         place = {"x": f"{at[0]:g}", "y": f"{at[1]:g}", "class": kind, "text-anchor": anchor}
         ET.SubElement(self.root, "text", place).text = text
 
     def rectangle(self, place: Rectangle, kind: str, round_: int = 0) -> ET.Element:
-        """A rectangle of a class of the style."""
+        """Draws a rectangle with a class of the style sheet."""
         names = ("x", "y", "width", "height")
         sizes = {name: f"{value:g}" for name, value in zip(names, place, strict=True)}
         return ET.SubElement(self.root, "rect", {**sizes, "rx": str(round_), "class": kind})
 
     def line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        """A straight line."""
+        """Draws a straight line."""
         ends = {"x1": start[0], "y1": start[1], "x2": end[0], "y2": end[1]}
         ET.SubElement(self.root, "line", {**{name: f"{value:g}" for name, value in ends.items()}, "class": "wire"})
 
     def bar(self, place: Rectangle, link: LoadedLink) -> None:
-        """Part of a link that each channel takes; its name appears where a pointer rests on it."""
+        """Draws a bar for the part of a link that a channel uses; its name appears when the pointer is over it."""
         gauge = self.rectangle(place, f"gauge{' limit' if link.limits else ''}")
         of = f"{link.carries_gbs:.4g} of {link.link_gbs:.4g} GB/s"
         ET.SubElement(gauge, "title").text = f"{link.link}: {of}"
@@ -100,7 +100,7 @@ class Canvas:
             at += width
 
     def text(self) -> str:
-        """The SVG file's text."""
+        """The text of the SVG file."""
         return ET.tostring(self.root, encoding="unicode") + "\n"
 
 
@@ -108,7 +108,7 @@ CELL, HEIGHT, LABEL, TABLE_HEAD = 84, 34, 64, 44
 
 
 def linked_gpus(explanation: GraphExplanation) -> list[str]:
-    """The GPUs that NVLinks join to others directly."""
+    """The GPUs that NVLinks join directly to other GPUs."""
     names = {device.name for device in explanation.devices if device.kind == "gpu"}
     links = [link for link in explanation.links if link.kind == "nvlink" and link.start in names and link.end in names]
     joined = {name for link in links for name in (link.start, link.end)}
@@ -116,12 +116,12 @@ def linked_gpus(explanation: GraphExplanation) -> list[str]:
 
 
 def table_size(gpus: list[str]) -> tuple[int, int]:
-    """Width and height in pixels."""
+    """Width and height of the table in pixels."""
     return LABEL + CELL * len(gpus), TABLE_HEAD + HEIGHT * len(gpus) + 24
 
 
 def draw_table(canvas: Canvas, gpus: list[str], explanation: GraphExplanation, at: tuple[int, int]) -> None:
-    """Draws the table with its top left corner at a place."""
+    """Draws the table with its top left corner at this place."""
     x, y = at
     canvas.write((x, y + 12), "NVLink, from the GPU of the row to that of the column: GB/s taken of GB/s", "name")
     for number, gpu in enumerate(gpus):
@@ -265,7 +265,8 @@ def _blocks(explanation: GraphExplanation) -> list[_Box]:
 
 
 def _folded(blocks: list[_Box]) -> list[_Box]:
-    """Draws blocks that differ only in numbers once, with their count: a rack becomes one tray and a number."""
+    """Merges blocks that differ only in numbers: each is drawn once, with its count. A rack becomes one tray and a
+    number."""
     alike: dict[object, list[_Box]] = defaultdict(list)
     for block in blocks:
         alike[_likeness(block)].append(block)
@@ -286,7 +287,8 @@ def _is_large(explanation: GraphExplanation) -> bool:
 
 
 def _used(box: _Box) -> _Box:
-    """A box with the links that carry something, and below it the devices that have such links, and all GPUs."""
+    """The box of a device with only the links that carry something; below it are the devices with such links, and all
+    GPUs."""
     bars = [(what, link) for what, link in box.bars if link.carries_gbs > 0]
     below: list[_Box] = []
     for each in map(_used, box.below):
@@ -295,7 +297,7 @@ def _used(box: _Box) -> _Box:
 
 
 def _shown(link: LoadedLink, device: MachineDevice, end: MachineDevice) -> bool:
-    """Whether a link is drawn in a device's box: links to what is above it, to NVSwitches and to the network."""
+    """Whether a link is drawn in a device's box; only links upwards, to NVSwitches and to the network are."""
     if device.kind == "cpu":
         return link.kind == "sockets" and link.carries_gbs > 0
     return link.start in (device.above, "NVSwitch") or (end is not device and link.kind == "adapter")

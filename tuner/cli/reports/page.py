@@ -1,4 +1,4 @@
-"""``nccl-tuner plot page``: a machine's choices as one HTML page: figures, packed data, and the script between them."""
+"""``nccl-tuner plot page``: writes a machine's choices as one HTML page of figures, packed data, and scripts."""
 
 import json
 import re
@@ -40,7 +40,7 @@ FIRST_BYTES = 1 << 20  # of the cell that is explained when the page opens
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The text of a page; how many of its bytes are data, and for how many different lines."""
+    """The text of a page; how many of its bytes are data, and for how many distinct lines."""
 
     html: str
     data_bytes: int
@@ -48,9 +48,9 @@ class Page:
 
 
 def page(report: PageData, calibrated: CalibratedLines | None = None) -> Page:
-    """The page, with ``calibrated`` times where such are given; the same report makes the same text.
+    """Makes the page, with ``calibrated`` times if these are given. The same content always gives the same text.
 
-    Errors: MissingExtra where bokeh is not installed.
+    MissingExtra if bokeh is not installed.
     """
     extras.require("bokeh", "report")
     import bokeh
@@ -82,7 +82,7 @@ def page(report: PageData, calibrated: CalibratedLines | None = None) -> Page:
 
 
 def _machine(scenario: Scenario) -> str:
-    """The picture of a node; empty if its graphs are not searched here."""
+    """The picture of a node; empty if its graphs are not found by the search."""
     try:
         return picture(graphs.limited(scenario, "ring"), scenario.title)
     except TunerError:
@@ -90,7 +90,7 @@ def _machine(scenario: Scenario) -> str:
 
 
 def _described(report: PageData) -> dict[str, object]:
-    """Index of the page besides its lines: how combinations look, and where it begins."""
+    """The index of the page without its lines: how combinations look, and at which cell the page opens."""
     nothing = {"colour": NOTHING_COLOUR, "ink": NOTHING_INK, "hatch": NOTHING_HATCH}
     return {
         "gpus_per_node": report.scenario.gpus(),
@@ -116,7 +116,7 @@ def _described(report: PageData) -> dict[str, object]:
 
 
 def _options(report: PageData) -> str:
-    """Options of `nccl-tuner explain` that are the same all over the page."""
+    """Options of `nccl-tuner explain` that are the same for the whole page."""
     scenario = report.scenario
     given = {
         "--machine": scenario.machine,
@@ -159,7 +159,7 @@ def _subtitle(report: PageData) -> str:
 
 
 def _renumbered(figures: str) -> str:
-    """The figures with Bokeh's ids renumbered in order of appearance, as they count what the process made before."""
+    """Renumbers Bokeh's ids in order of appearance, as they depend on what the process made before."""
     seen: dict[str, str] = {}
     return re.sub(r'"p\d+"', lambda match: seen.setdefault(match[0], f'"p{len(seen)}"'), figures)
 
@@ -174,7 +174,7 @@ def write_page(
     times: "TimesWanted | None",
     out: Path | None,
 ) -> None:
-    """Writes the page of a machine, and prints what is in it. Errors: BadInput without a file; MissingExtra."""
+    """Writes the page of a machine, and prints what is on it. BadInput without a file; MissingExtra."""
     if out is None:
         raise BadInput("page needs a file to write: --out FILE.html")
     extras.require("bokeh", "report")  # both before what takes a minute

@@ -1,4 +1,4 @@
-"""What the browser lets a page of this project do: its content security policy."""
+"""The content security policy of this project's pages: what the browser lets them do."""
 
 import re
 from base64 import b64encode
@@ -32,7 +32,7 @@ _HEAD = expression(r"<head\b[^>]*>\s*(?:<meta charset=[^>]*>)?", re.IGNORECASE)
 
 
 def with_policy(html: str, allowed: dict[str, str]) -> str:
-    """The page with a policy in its head: ``allowed``, and the hashes of the scripts that the page contains.
+    """Adds a policy to the head of a page: ``allowed``, and the hashes of the scripts that the page contains.
 
     ValueError if the page has no head, or has a script in an attribute, which no hash can allow.
     """

@@ -100,7 +100,7 @@ class DiagnosedFiles(Rows[FileDiagnosis]):
         return self.records[0].severity
 
     def columns(self) -> dict[str, Column]:
-        """Columns file, kind, machine, nccl, severity, code and text, all texts; one row per finding."""
+        """Columns file, kind, machine, nccl, severity, code and text, all in words; one row per [finding]."""
         rows = [
             (each.file, each.kind.value, each.machine, each.nccl, finding.severity.value, finding.code, words(finding))
             for each in self.records

@@ -30,7 +30,7 @@ _VALID = "valid: nsys' SQLite export or its CSV of NVTX ranges, JSON lines with 
 
 @dataclass(frozen=True, slots=True)
 class JobSteps:
-    """Steps in the order in which they ended; arrays [step] of seconds. ``dated``: ends are by the wall clock; else
+    """Steps in the order in which they ended; arrays [step], numbers in s. ``dated``: ends are by the wall clock; else
     they count from 0."""
 
     end_s: NDArray[np.float64]

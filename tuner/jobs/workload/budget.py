@@ -103,7 +103,7 @@ class MeasuredRuns:
 
 
 def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
-    """Measured times keyed by combination; a combination with NCCL's own number of channels is named without channels."""
+    """Measured times keyed by combination; a combination with NCCL's own channels is named without channels."""
     own = Combination(price.algorithm, price.protocol, price.channels) if price.own_channels else None
     times_us: dict[Combination, float] = {}
     for column in evidence.columns:
