@@ -1,4 +1,4 @@
-"""Entry of the command ``nccl-tuner`` and of ``python -m tuner``, with Ctrl-C heeded before anything else is loaded."""
+"""Entry of the command ``nccl-tuner`` and of ``python -m tuner``; it handles Ctrl-C before anything else is loaded."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ def _end(number: int, frame: object) -> None:
 
 
 def main() -> None:
-    """The command line. Ctrl-C while it loads, which takes a moment, ends it silently."""
+    """Runs the command line. Ctrl-C while it loads, which takes a moment, ends it silently."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it was started to ignore interrupts
         signal.signal(signal.SIGINT, _end)
     from tuner.cli import main as answer

@@ -47,10 +47,11 @@ if TYPE_CHECKING:  # what a pick does not need takes as long to load as all that
 
 
 class TunedDescription(Description, total=False):
-    """The keys of a description, ``tuner``, the plugin that decides before NCCL, by its name, and ``env_files``.
+    """The keys of a description, and two more: ``tuner``, the name of the plugin that decides before NCCL, and
+    ``env_files``.
 
-    By default the tuner is the one in the images of the machine, for AWS's instance types. ``env_files`` are files with
-    NCCL's variables, as ``--env-file`` takes them; ``env`` counts before them.
+    For AWS's instance types, the default tuner is the one in the images of these machines. ``env_files`` are files with
+    NCCL's variables, as ``--env-file`` takes them; ``env`` wins over them.
     """
 
     tuner: str | None
@@ -61,7 +62,8 @@ PeerCallName = Literal["alltoall", "AllToAll", "gather", "Gather", "scatter", "S
 
 
 class PeerCallKind(TypedDict, total=False):
-    """Keys of a call made from sends and receives: its type, the rank whose launch is shown, its root or peer."""
+    """Keys of a call that NCCL makes of sends and receives: its type, the rank whose launch is shown, and its root or
+    peer."""
 
     dtype: DataType | str
     rank: int
@@ -82,11 +84,11 @@ _of_a_call = with_keys(CallKind, _CALL_DEFAULTS)
 
 
 class Communicator:
-    """One communicator, made by :func:`communicator`; what it says is what libnccl says, bit for bit.
+    """One communicator, made by :func:`communicator`; its answers are those of libnccl, bit for bit.
 
-    Collectives, types and operations are NCCL's names in any case ("allreduce", "float32", "sum") or members of
-    :mod:`tuner.base.names`. Calls are described by the keys of :class:`CallKind`. Sizes are NCCL's nBytes, an integer
-    or an array of them: count x size of the type, times the ranks for AllGather and ReduceScatter.
+    Collectives, types and operations are NCCL's names in upper or lower case ("allreduce", "float32", "sum"), or
+    members of :mod:`tuner.base.names`. Calls are described by the keys of :class:`CallKind`. Sizes are NCCL's nBytes,
+    an integer or an array of them: count x size of the type, times the ranks for AllGather and ReduceScatter.
 
     >>> two_nodes = communicator("dgx-h100", nodes=2, nccl="2.28.9")
     >>> two_nodes.pick("allreduce", [8, 1 << 20]).time_us
@@ -109,14 +111,15 @@ class Communicator:
 
     @property
     def tables(self) -> Tables:
-        """Latencies (us), bandwidths (GB/s), threads and thresholds (bytes), `[collective][algorithm][protocol]`.
+        """Latencies (us), bandwidths (GB/s), threads and thresholds (bytes), indexed
+        `[collective][algorithm][protocol]`.
 
         Source: ncclTopoTuneModel, src/graph/tuning.cc.
         """
         return self.selection.tables
 
     def channels_across_nodes(self) -> "Across":
-        """The rings, trees, NVLS heads and adapters of all ranks, from graphs that are searched here.
+        """The rings, trees, NVLS heads and adapters of all ranks, from graphs that the emulator's search finds.
 
         Errors: BadInput if the graphs are from a file. Source: ncclTopoPostset, src/graph/connect.cc.
 
@@ -129,7 +132,8 @@ class Communicator:
         return summarize(self.scenario.resolve().connected)
 
     def served_by(self, engine: str, **given: Unpack["EngineSettings"]) -> "ServedGroup":
-        """The communicator as a serving engine's tensor-parallel group: who carries an AllReduce of which size.
+        """The communicator as a serving engine's tensor-parallel group, which says which implementation carries an
+        AllReduce of a size.
 
         ``engine`` is a name with its release; ``environment``, ``arguments``, ``graph`` and ``hidden_size`` are those
         of :class:`tuner.answers.serving.ServedGroup`. BadInput for what the engine's release does not know.
@@ -152,8 +156,8 @@ class Communicator:
     def pick(self, collective: Any, sizes: ArrayLike, **kind: Any) -> "CallPicks | Rows[ExchangeAnswer]":
         """NCCL's picks: algorithm, protocol, time in us, channels and threads, one element per size.
 
-        AllToAll, Gather, Scatter, Send and Recv, for which NCCL picks no algorithm, give one record per size instead:
-        the launch of ``rank`` (``root`` is the root or the peer), and measured times where there are any. Errors:
+        For AllToAll, Gather, Scatter, Send and Recv, NCCL picks no algorithm. They give one record per size instead:
+        the launch of ``rank`` (``root`` is the root or the peer), and measured times if there are any. Errors:
         NoAlgorithm if NCCL finds nothing to run; BadInput for an unknown name or a size out of range. Source:
         topoGetAlgoInfo, src/enqueue.cc.
         """
@@ -182,15 +186,17 @@ class Communicator:
 
     @_of_a_call
     def compiled(self, collective: Collective | str, **kind: Unpack[CallKind]) -> PickTable | None:
-        """The picks of such calls as a table of size ranges, which :meth:`pick` uses by itself once that pays.
+        """The picks of calls of this kind as a table of size ranges, which :meth:`pick` uses by itself as soon as that
+        is faster.
 
-        None if no table can say them: calls that may bypass the algorithms, picks that NCCL_CTA_POLICY moves.
-        Errors: BadInput for an unknown name.
+        None if a table cannot express them: for calls that may bypass the algorithms, and picks that NCCL_CTA_POLICY
+        moves. Errors: BadInput for an unknown name.
         """
         return self.selection.pick_table(request(collective, **kind))
 
     def known_table(self, collective: Collective | str, kind: CallKind) -> tuple[PickTable, Request] | None:
-        """The table of such calls, if one was made, and the call; cached by how they are named."""
+        """The table for calls of this kind, if one was made, with their request; cached by the names of collective and
+        kind."""
         name = (collective, *kind.items()) if kind else collective
         try:
             return self._tables[name]
@@ -209,11 +215,10 @@ class Communicator:
     def launch(
         self, collective: Collective | str, size: int, rank: int = 0, root: int = 0, **kind: Unpack[CallKind]
     ) -> "LaunchAnswer":
-        """Launch of a call of ``size`` bytes on a rank: the work of each block and each proxy.
+        """The launch of a call of ``size`` bytes on a rank: the work of each block and each proxy.
 
-        Errors: NoAlgorithm; BadInput as for :meth:`pick`, if there is no such rank or root, and, where the switch or
-        the network takes part, for graphs from a file. Source: scheduleCollTasksToPlan and calcCollChunking,
-        src/enqueue.cc.
+        Errors: NoAlgorithm; BadInput as for :meth:`pick`, if there is no such rank or root, and for graphs from a file
+        if an NVSwitch or the network takes part. Source: scheduleCollTasksToPlan and calcCollChunking, src/enqueue.cc.
 
         >>> two_nodes = communicator("dgx-h100", nodes=2, nccl="2.28.9")
         >>> work = two_nodes.launch("allreduce", 1 << 20).launch.kernels[0].works[0]
@@ -227,11 +232,11 @@ class Communicator:
 
     @_of_a_call
     def group(self, calls: "Sequence[GroupCall]", **kind: Unpack[CallKind]) -> "GroupAnswer":
-        """Answer of NCCL to calls in one ncclGroupStart and ncclGroupEnd: kernels with their calls, and the choices.
+        """What NCCL does with calls between ncclGroupStart and ncclGroupEnd: kernels with their calls, and the choices.
 
-        A call is a collective and its size in bytes, then its type and its operation where ``kind`` does not say them.
-        All have the same buffers. Errors: NoAlgorithm; BadInput for what is not emulated.
-        Source: ncclPrepareTasks and scheduleCollTasksToPlan, src/enqueue.cc.
+        A call is a tuple of the collective and its size in bytes, and then its type and operation if ``kind`` does not
+        say them. All calls have the same buffers. Errors: NoAlgorithm; BadInput for what is not emulated. Source:
+        ncclPrepareTasks and scheduleCollTasksToPlan, src/enqueue.cc.
 
         >>> one_node = communicator("dgx-h100", nccl="2.30.7")
         >>> group = one_node.group([("allreduce", 25 << 20), ("allgather", 1 << 20)], buffers="window")
@@ -250,11 +255,11 @@ class Communicator:
         calibration: Path | str | None = None,
         **kind: Unpack[CallKind],
     ) -> "CalibratedCalls":
-        """Times of the picks of ``sizes`` by measurements, in us with 90 % intervals, one element per size.
+        """Calibrated times of the picks for ``sizes``, in us, with 90 % intervals, one element per size.
 
-        ``calibration``: a shipped one by name, or a file of ``nccl-tuner fit calibration``; without, the machine's own,
-        else that of another machine with GPUs of its generation. Picks are those of :meth:`pick`. Errors: NoAlgorithm;
-        BadInput as for :meth:`pick`, and where no calibration fits the machine or the call; BadCalibration.
+        ``calibration``: the name of a shipped one, or a file of ``nccl-tuner fit calibration``; by default that of the
+        machine, or else of another machine with GPUs of the same generation. Picks are those of :meth:`pick`. Errors:
+        NoAlgorithm; BadInput as for :meth:`pick`, and if no calibration fits the machine or the call; BadCalibration.
         """
         from tuner.answers.calibrated import calls
 
@@ -263,10 +268,11 @@ class Communicator:
 
     @_of_a_call
     def cost_table(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> FloatArray:
-        """Predicted times in us, float32 `[size][algorithm][protocol]`; negative where NCCL ignores the combination.
+        """NCCL's predicted times in us, a float32 array `[size][algorithm][protocol]`; negative if NCCL ignores the
+        combination.
 
-        Errors: BadInput for an unknown name or a size out of range.
-        Source: updateCollCostTable, src/enqueue.cc; what a tuner plugin is handed.
+        Errors: BadInput for an unknown name or a size out of range. This is the table that a tuner plugin gets. Source:
+        updateCollCostTable, src/enqueue.cc.
         """
         return self.selection.cost_table(request(collective, **kind), sizes)
 
@@ -279,21 +285,22 @@ class Communicator:
         high: int = FOLLOWED_BYTES,
         **kind: Unpack[CallKind],
     ) -> CallRanges:
-        """The ranges of nBytes in which algorithm, protocol, channels and threads stay the same, an element each.
+        """The ranges of nBytes in which algorithm, protocol, channels and threads stay the same, one element per range.
 
-        They touch, from ``low`` (one element by default) to ``high`` bytes or the largest size NCCL takes.
-        Calls on windows may bypass the algorithms: ``bypass`` then says what takes them.
-        Errors: NoAlgorithm; BadInput for an unknown name, a low above high, windows that are not emulated, and where
-        channels change at too many sizes to follow.
+        Together the ranges cover all sizes from ``low`` (by default one element) to ``high`` bytes or the largest size
+        that NCCL takes. Calls on windows may bypass the algorithms; ``bypass`` then says what runs them. Errors:
+        NoAlgorithm; BadInput for an unknown name, for ``low`` above ``high``, for windows that are not emulated, and if
+        channels change at too many sizes.
         """
         call = request(collective, **kind)
         return CallRanges(answers(self.selection, call, low, high), call, self.scenario)
 
     @_of_a_call
     def explain(self, collective: Collective | str, size: int, **kind: Unpack[CallKind]) -> "Explanation":
-        """Explanation of the pick of a call of ``size`` bytes: each number step by step, and what the others lack.
+        """The explanation of the pick for a call of ``size`` bytes: each number step by step, and what the other
+        combinations lack.
 
-        Errors: NoAlgorithm; BadInput as for :meth:`pick`, for windows, and where NCCL_CTA_POLICY moved the pick.
+        Errors: NoAlgorithm; BadInput as for :meth:`pick`, for windows, and if NCCL_CTA_POLICY moved the pick.
         """
         from tuner.answers.explain import explain_pick
 
@@ -304,9 +311,9 @@ class Communicator:
     def order(
         self, collective: Collective | str, sizes: ArrayLike, root: int = 0, **kind: Unpack[CallKind]
     ) -> "tuple[CallOrder, ...]":
-        """In which order of ranks the numbers of each element are added, one a size in bytes.
+        """In which order of ranks the numbers of each element are added, one record per size in bytes.
 
-        Errors: BadInput for what adds nothing and for a root that is no rank; those of :meth:`pick`.
+        Errors: BadInput for collectives that add nothing and for a root that is no rank; also those of :meth:`pick`.
         Source: src/device/all_reduce.h, reduce_scatter.h, reduce.h.
 
         >>> (call,) = communicator("dgx-h100", nccl="2.28.9").order("allreduce", 1 << 10)
@@ -320,10 +327,10 @@ class Communicator:
 
     @_of_a_call
     def diff(self, other: "Communicator", collective: Collective | str, **kind: Unpack[CallKind]) -> "PickChanges":
-        """The ranges of sizes in bytes in which ``other`` gets another algorithm or protocol, and what that takes.
+        """The ranges of sizes in bytes in which ``other`` gets another algorithm or protocol, and how the time changes.
 
-        From one element to 1 TiB. ``before`` of a change is this communicator's. Errors: NoAlgorithm and BadInput as
-        for :meth:`edges`, which name the communicator.
+        They are between one element and 1 TiB. ``before`` of a change is the pick of this communicator. Errors:
+        NoAlgorithm and BadInput as for :meth:`edges`, which name the communicator.
         """
         from tuner.answers.diff import PickChanges, Side, diff
 
@@ -339,11 +346,11 @@ def estimate(
     calibration: Path | str | bool | None = None,
     **kind: Unpack[CallKind],
 ) -> float:
-    """Time of one call, in us: for compilers that order computation and communication.
+    """The time of one call in us, for compilers that order computation and communication.
 
-    ``nbytes`` is NCCL's nBytes, ``group`` the communicator. The time is NCCL's own prediction of its pick, or that of a
-    ``calibration``: by name or file, or True for the one that fits the machine.
-    Errors: NoAlgorithm, BadInput and BadCalibration.
+    ``nbytes`` is NCCL's nBytes, ``group`` the communicator. The time is NCCL's own prediction for its pick, or that of
+    a ``calibration``: its name or file, or True for the one that fits the machine. Errors: NoAlgorithm, BadInput and
+    BadCalibration.
 
     >>> round(estimate("allreduce", 1 << 20, communicator("dgx-h100", nodes=2, nccl="2.28.9")), 3)
     62.506
@@ -364,16 +371,15 @@ def communicator(machine: str | None = None, **description: Unpack[TunedDescript
     They are ``nodes``, ``gpus_per_node``, ``nccl``, ``env``, ``constants``, ``topology``, ``graphs``, ``gpu``,
     ``net_gbps``, ``net_latency_us``, ``node``, ``build``, ``tuner`` (aws-ofi-nccl, aws-ofi-nccl=VERSION,
     table:FILE[,TUNER], nvidia:FILE.csv, none), ``env_files`` (what their variables do is ``env_files`` of the result),
-    and ``log``, which describes all of it, with what it lacks.
-    Errors: UnknownMachine, UnknownRelease, BadTopology, BadConstants, and BadInput for what is not emulated; each says
-    what is valid.
+    and ``log``, which describes the whole communicator, with keys for what a log may lack. Errors: UnknownMachine,
+    UnknownRelease, BadTopology, BadConstants, and BadInput for what is not emulated; each says what is valid.
     """
     return Communicator(*_described(machine, description))
 
 
 @with_keys(TunedDescription, _DESCRIPTION_DEFAULTS)
 def scenario(machine: str | None = None, **description: Unpack[TunedDescription]) -> Scenario:
-    """Description of a communicator, nothing computed of it yet, for :mod:`tuner.answers`.
+    """The description of a communicator, of which nothing is computed yet, for :mod:`tuner.answers`.
 
     Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for an impossible value.
     """
@@ -395,10 +401,10 @@ def _described(machine: str | None, description: TunedDescription) -> "tuple[Sce
 class Compared(TypedDict, total=False):
     """Options of a budget, each key with its default.
 
-    ``settings``: further columns with NCCL's variables, such as "NCCL_ALGO=Ring" (none). ``tables``: further columns
-    with the choices of decision tables (none). ``measured``: a file of measured times, which adds what the picks lose
-    (none). ``calibration``: a shipped one by name, or a file of ``nccl-tuner fit calibration`` (the one that fits the
-    machine, if any).
+    ``settings``: additional columns with NCCL's variables, such as "NCCL_ALGO=Ring" (none). ``tables``: additional
+    columns with the choices of decision tables (none). ``measured``: a file of measured times, which shows how much the
+    picks lose (none). ``calibration``: the name of a shipped one, or a file of ``nccl-tuner fit calibration`` (the one
+    that fits the machine, if any).
     """
 
     settings: Sequence[str]
@@ -431,15 +437,16 @@ def budget(
     job: str | None = None,
     **compared: Unpack[Compared],
 ) -> "Budget | JobBudget":
-    """Time of the collectives in a job's ``files`` by NCCL's model, in each of the ``communicators``.
+    """The time of the collectives in a job's ``files`` by NCCL's model, for each of the ``communicators``.
 
-    Instead of files, the training step of a ``model`` by name, "llama-3-70b", split over the communicator as ``job``
-    says, "tp=8,pp=4"; without it all ranks are replicas. It is a budget for each of the job's groups.
+    Instead of files, ``model`` names a model, such as "llama-3-70b", whose training step is split over the communicator
+    as ``job`` says, such as "tp=8,pp=4" (without ``job``, all ranks are replicas). The answer then has a budget for
+    each of the job's groups.
 
-    Files are lists, logs or traces, as ``nccl-tuner budget`` reads them; calls of communicators as large as the first
-    count. Each is priced as it is and as the keys of :class:`Compared` say, by NCCL's own prediction and, where a
-    calibration fits the machine, by calibrated times with bounds. Times are us; ``by_size`` is a frame.
-    Errors: BadInput for what cannot be read, counted or priced; BadTable, BadMeasurement, BadCalibration.
+    Files are lists, logs or traces, as ``nccl-tuner budget`` reads them; only calls on communicators with as many ranks
+    as the first one count. Each communicator is priced as it is and as the keys of :class:`Compared` say, by NCCL's own
+    prediction and, if a calibration fits the machine, by calibrated times with bounds. Times are in us; ``by_size`` is
+    a frame. Errors: BadInput for what cannot be read, counted or priced; BadTable, BadMeasurement, BadCalibration.
     """
     from tuner.answers.calibrated import TimesWanted
     from tuner.jobs.workload import grouped
@@ -510,12 +517,13 @@ def accept(
     calibration: Path | str | None = None,
     like: Path | str | None = None,
 ) -> "Acceptance":
-    """Whether ``results`` of nccl-tests or of :func:`measure` are those of a healthy ``machine``.
+    """Judges whether ``results`` of nccl-tests or of :func:`measure` come from a healthy ``machine``.
 
-    That is a name, or a communicator where its topology or settings count. ``nodes``, ``nccl`` and ``collective``: what
-    was run, where the files do not say it. ``calibration``: whose times are expected, the machine's. ``like``: a run of
-    the same cluster on a healthy day, which is expected instead. As a frame it has a row for each size that was judged.
-    Errors: BadInput and BadMeasurement for files that cannot be read or judged.
+    ``machine`` is a name, or a communicator if its topology or settings matter. ``nodes``, ``nccl`` and ``collective``:
+    what was run, if the files do not say it. ``calibration``: which calibration's times are expected (by default the
+    machine's). ``like``: a run of the same cluster on a healthy day, whose times are expected instead. As a frame it
+    has a row for each size that was judged. Errors: BadInput and BadMeasurement for files that cannot be read or
+    judged.
 
     >>> accept("docs/examples/all_reduce.log", "dgx-h100").passes
     False
@@ -546,11 +554,11 @@ def diagnose(
     net_gbps: float | None = None,
     net_latency_us: float | None = None,
 ) -> "DiagnosedFiles":
-    """What is wrong in ``files`` of one job: logs, topologies, results, traces; the gravest file first.
+    """Finds what is wrong in ``files`` of one job (logs, topologies, results, traces); the gravest file comes first.
 
-    The others say of all files what these do not: the ``machine``, its ``nodes`` and release, and of a topology that
-    only places devices the ``gpu`` model and the speed (1e9 bits per second) and latency (us) of its adapters. As a
-    frame it has a row for each finding. Errors: BadInput if no file is there, or for an unknown machine or release.
+    The other parameters say what the files do not: the ``machine``, its ``nodes`` and release; and for a topology that
+    only places devices, the ``gpu`` model, and the speed (1e9 bits per second) and latency (us) of its adapters. As a
+    frame it has a row for each finding. Errors: BadInput if no file is given, and for an unknown machine or release.
 
     >>> found = diagnose("docs/examples/node.xml")
     >>> found[0].machine, found.rows()[0][4]
@@ -568,10 +576,11 @@ def diagnose(
 def memory(
     group: Communicator, calls: "Sequence[GroupCall]" = _FIRST_CALLS, timeout_s: float = 120.0, **kind: Unpack[CallKind]
 ) -> "Rows[MemoryStage]":
-    """The device memory and the SMs that ``group`` takes after initialisation and after each call, by rank.
+    """The device memory and the SMs that ``group`` uses after initialisation and after each call, per rank.
 
-    ``calls`` are collectives and their sizes in bytes, one after the other. libnccl is asked: it has to be fetched.
-    Errors: BadInput for nodes that differ and NVLink domains; OracleUnavailable without libnccl, OracleFailed.
+    ``calls`` are collectives and their sizes in bytes, made one after the other. libnccl is asked, so it has to be
+    fetched first. Errors: BadInput for nodes that differ and NVLink domains; OracleUnavailable without libnccl,
+    OracleFailed.
     """
     from tuner.answers.mixed import operations
     from tuner.base.frames import Rows
@@ -585,11 +594,12 @@ class Measuring(TypedDict, total=False):
     """Options of :func:`measure`, each key with its default.
 
     ``sizes``: NCCL's nBytes (powers of two from 8 B to 1 GiB). ``dtype``, ``op`` (float32, sum). ``algorithms``,
-    ``protocols`` (all). ``channels``: numbers of channels besides NCCL's own (none). ``in_place``: also in place (no).
-    ``graph``: inside CUDA graphs (no). ``precision_percent`` (2): a median is known when its 95 % confidence interval
-    is within this of it. ``rounds`` (30): the most sample blocks of a combination. ``rounds_per_process`` (3): rounds
-    before a fresh process goes on. ``repeats`` (10): runs kept of a block. ``warmup`` (5): runs before them.
-    ``budget_s``: seconds until it stops (no limit). ``seed`` (0): of the order, and of what a simulated machine hides.
+    ``protocols`` (all). ``channels``: numbers of channels in addition to NCCL's own (none). ``in_place``: whether calls
+    are also measured in place (no). ``graph``: whether calls are in CUDA graphs (no). ``precision_percent`` (2): a
+    median is precise enough when its 95 % confidence interval is within this share of it. ``rounds`` (30): the largest
+    number of sample blocks of a combination. ``rounds_per_process`` (3): rounds after which a new process continues.
+    ``repeats`` (10): runs in a block that are kept. ``warmup`` (5): runs before these. ``budget_s``: seconds until
+    measuring stops (no limit). ``seed`` (0): the seed of the order, and of the hidden times of a simulated machine.
     ``library``: for GPUs, this libnccl.so.2 instead of the installed wheel's. ``ranks_per_gpu`` (1). ``graphs_below``
     (64 MiB): smaller calls (bytes) are timed inside CUDA graphs, so that the host's time does not count. ``nccl_log``:
     file for NCCL's own log (none).
@@ -643,13 +653,14 @@ def measure(
     simulated: Communicator | None = None,
     **how: Unpack[Measuring],
 ) -> "MeasuringResult | None":
-    """Times ``collectives`` by every algorithm and protocol into the file ``out``, which is continued where it exists.
+    """Measures ``collectives`` by every algorithm and protocol, and writes the file ``out``; an existing file is
+    continued.
 
-    On the GPUs at hand, or on a machine ``simulated`` as of a communicator, with hidden times of its own. ``how`` has
-    the keys of :class:`Measuring`. Times are medians in us; ``results`` are a frame. Ctrl-C ends it, too, and keeps
-    what was measured. None on processes of a launcher other than the first.
-    Errors: BadInput for what cannot be measured here or an unknown name, BadMeasurement for a file that was measured
-    otherwise, MeasuringFailed.
+    It measures on this computer's GPUs, or on a simulated machine with hidden times: that of the communicator
+    ``simulated``. ``how`` has the keys of :class:`Measuring`. Times are medians in us; ``results`` is a frame. Ctrl-C
+    ends it and keeps what was measured. Returns None in all processes of a launcher but the first. Errors: BadInput for
+    what cannot be measured here or an unknown name, BadMeasurement for a file that was measured otherwise,
+    MeasuringFailed.
     """
     from tuner.bench import workflow
     from tuner.bench.backend import GRAPHS_BELOW_BYTES, Options

@@ -346,7 +346,8 @@ def print_graphs(title: str, found: Mapping[str, OrderedGraph]) -> None:
 
 
 def print_channels(found: Mapping[str, OrderedGraph]) -> None:
-    """Prints the devices of each channel, in an NVLink domain with their hosts; successive equal channels are one line."""
+    """Prints the devices of each channel, in an NVLink domain with their hosts; equal channels in a row are one
+    line."""
     hosts = any(_number(device) >> HOST_BIT for each in found.values() for order in each.orders for device in order)
     for name, each in found.items():
         rows: list[tuple[str, str]] = []

@@ -22,7 +22,7 @@ def nearest(system: System, node: SystemDevice, kind: DeviceKind) -> tuple[list[
 
 
 def _best(system: System, paths: Iterable[tuple[int, Path]]) -> tuple[list[int], int]:
-    """Of the paths with the most bandwidth those of the nearest type: their numbers, and that type."""
+    """Among the paths with the most bandwidth, the numbers of those with the nearest type, and this type."""
     type_, gbs, found = system.types.DIS, 0.0, list[int]()
     for number, path in paths:
         if path.gbs > gbs or (path.gbs == gbs and path.type < type_):
@@ -34,7 +34,7 @@ def _best(system: System, paths: Iterable[tuple[int, Path]]) -> tuple[list[int],
 
 
 class LocalNets:
-    """The adapters of each GPU, found from the paths as they stand when this is asked."""
+    """The adapters of each GPU, found from the paths as they are at the time of the question."""
 
     def __init__(self, system: System, routing: Routing, max_channels: int, variables: Environment) -> None:
         self.system = system
@@ -59,8 +59,8 @@ class LocalNets:
         return [nets[(start + channel) % len(nets)] for channel in range(min(per_gpu, self.max_channels))]
 
     def _whole_adapters(self, gpu: GpuDevice, nets: list[int], sharing: int) -> list[int]:
-        """All ports of a GPU's share of the adapters, or as many as NCCL_NETDEVS_POLICY allows, counted from its first
-        one."""
+        """All ports of a GPU's share of the adapters, or as many as NCCL_NETDEVS_POLICY allows, beginning with the
+        first one."""
         by_guid = dict[int, list[int]]()
         for net in nets:
             by_guid.setdefault(self.system.nets[net].guid, []).append(net)
@@ -77,7 +77,7 @@ class LocalNets:
         return int(ceil_div(nets, gpus)) if limited is None else limited
 
     def _limit(self, nets: int) -> int | None:
-        """At most as many adapters for each GPU as NCCL_NETDEVS_POLICY allows."""
+        """Limits the adapters of a GPU to the number that NCCL_NETDEVS_POLICY allows."""
         policy = (self.policy or "AUTO").upper()
         if policy == "ALL":
             return nets
@@ -101,7 +101,8 @@ class LocalNets:
         return -1
 
     def check_relays(self, variables: Environment) -> None:
-        """BadInput if NCCL fails while it looks for the GPUs that relay sends for others (ncclTopoGetPxnRanks)."""
+        """Raises BadInput if NCCL fails while it looks for the GPUs that relay sends for others
+        (ncclTopoGetPxnRanks)."""
         relays = variables.number("NCCL_PXN_DISABLE", 0) != 1
         if self.routing.local_nets == "by_masks" and relays and self.system.nets:
             for gpu in self.system.gpus:
@@ -113,7 +114,7 @@ class LocalNets:
         return sorted(set(found)), type_
 
     def _by_masks(self, gpu: GpuDevice) -> list[int]:
-        """The adapters dealt out round robin to the GPUs that have the same ones."""
+        """Deals adapters out, round robin, to the GPUs that have the same ones."""
         system = self.system
         masks = [self._mask(number)[0] for number in range(len(system.gpus))]
         own = masks[system.gpus.index(gpu)]
@@ -195,7 +196,7 @@ class Adapters:
         return net.paths[DeviceKind.GPU][self.system.number(gpu)]
 
     def _mark_p2c(self) -> None:
-        """Paths that go over C2C to the CPU and over PCI from there."""
+        """Marks paths that go over C2C to the CPU, and over PCI from there."""
         types, routing, system = self.system.types, self.routing, self.system
         if routing.p2c == "none":
             return

@@ -67,7 +67,7 @@ def nvlink_gbs(gpu: SystemDevice, devices: Devices) -> float:
 
 
 def pci_gbs(element: ET.Element) -> float:
-    """The link of a PCI device."""
+    """Bandwidth of the link of a PCI device, in GB/s."""
     speed = next(
         (speed for text, speed in LANE_SPEEDS if element.get("link_speed", "").startswith(text)), UNKNOWN_LANE_SPEED
     )
@@ -273,7 +273,7 @@ class _Builder:
 
 
 def _each_gpu_once(element: ET.Element) -> list[ET.Element]:
-    """The children, without the <gpu> of further ranks on the same GPU (ncclTopoXmlIsPrimaryGpuForDev)."""
+    """The children, without the <gpu> elements of additional ranks on the same GPU (ncclTopoXmlIsPrimaryGpuForDev)."""
     first = element.find("gpu")
     return [child for child in element if child.tag != "gpu" or child is first]
 

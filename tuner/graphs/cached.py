@@ -1,4 +1,4 @@
-"""Graphs found before, kept on disk under a key made of everything they depend on: request, rules and code."""
+"""Keeps found graphs on disk, under a key made of everything that they depend on: request, rules and code."""
 
 import hashlib
 import json
@@ -69,7 +69,8 @@ def keep(key: str, answer: object) -> None:
 
 @cache
 def rules_of(nccl: str) -> str:
-    """The sha256 of all that the search reads from a release's tables; releases with equal sums find equal graphs."""
+    """The sha256 of everything that the search reads from a release's tables; releases with the same sha256 find the
+    same graphs."""
     loaded = release.load(nccl)
     search = {part.name: getattr(loaded.search, part.name) for part in fields(loaded.search) if part.name != "dump"}
     read = search, loaded.limits.max_channels, loaded.paths.types, loaded.environment.non_numeric_is_default

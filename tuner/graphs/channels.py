@@ -55,7 +55,7 @@ class ChannelSearch(NetworkChannels):
         self.recorder = self.load.recorder = self.transpositions.recorder = None
 
     def search(self, trial: Trial, best: Trial, tries: int) -> int:
-        """Lays channels as ``trial`` demands, and writes a better graph into ``best``. Returns the number of tries
+        """Lays channels as ``trial`` requests, and writes a better graph into ``best``. Returns the number of tries
         left."""
         trial.channels = 0
         key = self._failed.key(trial, best, self.load.left, self.net_left)
@@ -108,7 +108,8 @@ class ChannelSearch(NetworkChannels):
                 ways = above.pop()
 
     def _unless_dead_end(self, state: State) -> Ways:
-        """The ways on from a state. A state that is known to lead to nothing better only uses up its tries again."""
+        """The continuations of a state. A state that is known to lead to nothing better only uses up its tries
+        again."""
         before = self.transpositions.within_channel(state, self.left)
         if not self._is_dead_end(before):
             yield from self._from_state(state)
@@ -147,7 +148,7 @@ class ChannelSearch(NetworkChannels):
                 yield begun(gpu, FREE, NEVER, round_)
 
     def _from_state(self, state: State) -> Ways:
-        """The ways on from one GPU of a channel."""
+        """The continuations of a channel from one of its GPUs."""
         gpu, step, back, round_, forced, used = state
         trial = self.trial
         if step == self.gpus:
@@ -191,8 +192,8 @@ class ChannelSearch(NetworkChannels):
             self.routes.give(route)
 
     def _straight_on(self, state: State, peer: int) -> Ways:
-        """Follows GPUs that have only one successor to try, then yields all ways on from the last, as if each had been
-        yielded."""
+        """Follows GPUs that have only one successor to try, then yields all continuations of the last one, as if each
+        GPU had been yielded."""
         gpu, step, back, round_, forced, used = state
         trial, load, between, last = self.trial, self.load, self.routes.between, self.gpus - 1
         order, taken = trial.intra[trial.channels], list[Route]()

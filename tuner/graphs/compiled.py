@@ -1,4 +1,5 @@
-"""The search for channels in C (csrc/picks/channels.c): what :mod:`tuner.graphs.channels` finds, in less time.
+"""The search for channels in C (csrc/picks/channels.c): it finds the same as :mod:`tuner.graphs.channels`, in less
+time.
 
 C only has the moves. The lists of a system's GPUs and adapters, and what a path takes from which links, are computed
 here with the functions of the Python search, once per system or when a path is first needed.
@@ -95,7 +96,7 @@ class _Trial(ctypes.Structure):
 
 
 class CompiledSearch:
-    """The searches of one system in C, where :meth:`takes` says so."""
+    """The searches of one system in C, for those requests that :meth:`takes` accepts."""
 
     def __init__(self, search: "NetworkChannels", library: Any) -> None:
         self.search, self._library = search, library
@@ -130,7 +131,7 @@ class CompiledSearch:
         return True
 
     def run(self, trial: Trial, best: Trial, tries: int) -> tuple[int, bool]:
-        """Lays channels as ``trial`` demands. Returns the number of tries left, and whether ``best`` was improved.
+        """Lays channels as ``trial`` requests. Returns the number of tries left, and whether ``best`` was improved.
 
         BadInput in the same cases as the Python search.
         """
@@ -269,7 +270,7 @@ class CompiledSearch:
         )
 
     def _asked(self, answer: Callable[..., object], *numbers: int) -> int:
-        """What a callback answers to C; 0 after an error, which is raised when C has returned."""
+        """The answer of a callback to C; 0 after an error, which is raised when C has returned."""
         try:
             answer(*numbers)
         except Exception as error:  # ctypes would print it and go on

@@ -44,8 +44,8 @@ class GraphFile:
     def fill(self, trial: Trial, number: int, system: System, variables: Environment) -> bool:
         """Takes the graph with this id from the file if it is there. Returns True if no search is needed.
 
-        A graph without channels in the file is searched, but with the file's pattern and starting at its path types
-        (sic).
+        A graph that has no channels in the file is searched; as in NCCL, the search has the file's pattern and starts
+        at its path types.
         """
         for element in self.graphs:
             if self._integer(element, "id") == number:

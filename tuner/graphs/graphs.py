@@ -77,7 +77,7 @@ def _peer_groups(topology: Topology, allowed: PeerToPeer) -> dict[str, int]:
 
 
 def compute_paths(system: System, nccl: Release, variables: Environment) -> None:
-    """Finds all paths anew."""
+    """Finds all paths again."""
     routing = nccl.search.routing
     set_paths(system, routing, nvb=variables.number("NCCL_NVB_DISABLE", 0) == 0)
     Peers(system, routing, variables).divert_all()
@@ -173,7 +173,7 @@ def _relays(system: System) -> Iterator[tuple[int, int, int]]:
 
 
 def _own_ranks(system: System) -> Sequence[int]:
-    """The ranks of the node; if NCCL treats it as several nodes, those of the own part."""
+    """The ranks of the node; if NCCL treats it as several nodes, those of the part with the request's rank."""
     return sorted(gpu.rank for gpu in system.gpus)
 
 
@@ -217,7 +217,7 @@ def in_order(
 
 
 def _multicast(system: System, request: SearchRequest, nccl: Release, variables: Environment) -> bool:
-    """Whether NCCL searches for NVLS: as its variable says, or where the GPUs and an NVSwitch do multicast."""
+    """Whether NCCL searches for NVLS: as its variable says, or if the GPUs and an NVSwitch support multicast."""
     wanted = variables.number("NCCL_NVLS_ENABLE", ASK_THE_DRIVER)
     if request.nvls_off and wanted == 1:
         raise BadInput("NCCL_NVLS_ENABLE=1: NCCL then refuses several ranks on one GPU; valid: 2, 0, or not set")

@@ -1,4 +1,4 @@
-"""The bandwidth left on every link while channels are laid over them.
+"""Keeps the bandwidth that is left on every link while channels are laid.
 
 NCCL keeps float32 values and rounds them to a thousandth after each change, which adding again does not exactly undo;
 so each change is looked up in a table of its amount, which is filled on first use. Source: followPath,
@@ -182,7 +182,7 @@ class Load:
         return True
 
     def _refuse(self, steps: Sequence[Step], short: Step) -> None:
-        """Called when a link has too little left: gives back what was taken from the links before it."""
+        """Gives back what was taken from the links before one that has too little left."""
         left = self.left
         for step in steps:
             link, taken, given = step

@@ -77,7 +77,7 @@ AMPERE = 80
 
 
 def duplicate(best: Trial, capability: int, by_generation: bool) -> None:
-    """Lays every channel twice, with half the bandwidth, where that helps GPUs of this compute capability."""
+    """Lays every channel twice, with half the bandwidth each, if NCCL does that for GPUs of this compute capability."""
     if best.channels == 0 or best.pattern is Pattern.NVLS:
         return
     gbs = best.bw_intra
@@ -168,7 +168,7 @@ class Attempts:
         return self.left == DONE or bool(reached)
 
     def _relax(self) -> bool:
-        """Asks for less. Returns False if there is nothing left to try."""
+        """Relaxes the request. Returns False if there is nothing left to try."""
         bounds, trial, best = self.bounds, self.trial, self.best
         cpu = bounds.system.cpus[0]
         between_amd = cpu.vendor == "AuthenticAMD" and trial.type_intra == bounds.types.SYS
@@ -333,7 +333,7 @@ class SearchLoop:
             best.min_channels = 2
 
     def _fall_back(self, best: Trial) -> None:
-        """One channel through the GPUs in their order."""
+        """Sets one channel that goes through the GPUs in their order."""
         best.intra, best.channels = [list(range(self.gpus))], 1
         best.bw_intra = best.bw_inter = FALLBACK_GBS
         best.type_intra = best.type_inter = self.bounds.types.SYS

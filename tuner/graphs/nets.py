@@ -24,7 +24,8 @@ RAIL_BY_GPUS = -1
 
 
 def _rail_per_host(system: System, nccl: Release, variables: Environment) -> bool:
-    """NCCL_MNNVL_RAIL_PER_HOST; where the release knows Rubin, -1 is its default and asks whether all GPUs are Rubin's.
+    """The value of NCCL_MNNVL_RAIL_PER_HOST. In releases that know Rubin, the default -1 means: on if all GPUs are
+    Rubin's.
 
     Source: ncclTopoSearchRecGpu of the libnccl of 2.32.3, and its parameter's default.
     """
@@ -78,7 +79,7 @@ class Nets:
         return [number for number in range(len(self.system.gpus)) if gpu in (number, ANY_GPU)]
 
     def _own(self, gpus: list[int]) -> list[int]:
-        """The GPUs' own devices, GPU by GPU; in an NVLink domain one of each GPU in turn."""
+        """The GPUs' own devices, GPU by GPU; in an NVLink domain, one device of each GPU in turn."""
         each = [self.local.of_gpu(self.system.gpus[gpu]) for gpu in gpus]
         if not self.scatter:
             return [net for nets in each for net in nets]
@@ -182,7 +183,8 @@ class Nets:
         return [gpu for gpu in found if gpu >= first] + [gpu for gpu in found if gpu < first]
 
     def widest_of(self, net: int) -> tuple[float, list[int]]:
-        """The most bandwidth to a GPU, GB/s, and the GPUs that have it over the fewest links. BadInput as above."""
+        """The largest bandwidth to a GPU, in GB/s, and the GPUs with it over the fewest links. BadInput if the device
+        reaches no GPU."""
         if net not in self._widest:
             self._widest[net] = self._reached_best(self.devices[net])
         return self._widest[net]

@@ -1,4 +1,4 @@
-"""Ways of a channel from the network to its first GPU, and from its last GPU back.
+"""Leads a channel from the network to its first GPU, and from its last GPU back to the network.
 
 Source: ncclTopoSearchRecNet and the part of ncclTopoSearchRecGpu that goes to the network, src/graph/search.cc,
 v2.28.9-1.
@@ -140,10 +140,11 @@ class NetworkChannels:
         return True, gpu != NEVER or rules == "distinct_losing_nets"
 
     def _head_by_number(self, listed: list[int]) -> int:
-        """The number that NCCL reads in a list of devices as a GPU's number (sic): beyond the list, zeros.
+        """The number that NCCL reads from a list of devices and uses as a GPU's number, which is a mistake of NCCL;
+        after the list's end it reads zeros.
 
-        It has 4 bytes for each device, and glibc's malloc gives out 24, 40, 56 ... bytes. After these comes the size of
-        the next piece of memory, which is no GPU's number.
+        The list has 4 bytes for each device, and glibc's malloc allocates 24, 40, 56 ... bytes. After these comes the
+        size of the next piece of memory, which is no GPU's number.
         """
         channel = self.trial.channels
         if channel < len(listed):
@@ -159,7 +160,7 @@ class NetworkChannels:
             self.routes.give(route)
 
     def to_nets(self, gpu: int, step: int, round_: int, forced: int, used: int) -> Ways:
-        """Leaves for the network at this step. In a balanced tree each of the first two GPUs does, with half the
+        """Leaves for the network at this step. In a balanced tree, each of the first two GPUs does so, with half the
         bandwidth."""
         trial, nets = self.trial, self.nets
         balanced = trial.pattern is Pattern.BalancedTree
@@ -230,8 +231,8 @@ class NextGpus:
     def after(self, gpu: int, used: int, pattern: Pattern, near_net: int, net: int) -> list[int]:
         """The GPUs to try after ``gpu``; ``used`` has a bit for each GPU in the channel.
 
-        ``near_net`` is 1 where the next GPU is the one that leaves for the network, -1 where a later one is, and 0
-        where none is; ``net`` is the network device that the channel came from.
+        ``near_net`` is 1 if the next GPU leaves for the network, -1 if a later one does, and 0 if none does; ``net`` is
+        the network device that the channel came from.
         """
         if near_net == 0:
             found = self._by_paths(gpu, used)
@@ -247,7 +248,7 @@ class NextGpus:
         return found
 
     def near(self, gpu: int, used: int, pattern: Pattern) -> list[int]:
-        """The GPUs to try after ``gpu`` where only its neighbours are tried."""
+        """The GPUs to try after ``gpu`` if only its neighbours are tried."""
         known, key = self._near_free[pattern], used * self.count + gpu
         found = known.get(key)
         if found is None:

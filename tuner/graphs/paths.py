@@ -1,4 +1,4 @@
-"""The paths between devices, found breadth first from each, and led over a third device where NCCL diverts them.
+"""Finds the paths between devices, breadth first from each device, and diverts them over a third device as NCCL does.
 
 Source: ncclTopoSetPaths, addInterStep and ncclGetLocalCpu, src/graph/paths.cc, v2.28.9-1.
 """
@@ -231,7 +231,7 @@ class Peers:
         return not (self.ignore_disabled or self.routing.disabled_p2p_is_diverted)
 
     def cuda_allows(self, source: GpuDevice, target: GpuDevice) -> bool:
-        """Whether CUDA allows peer-to-peer between two GPUs, however far apart and at any level."""
+        """Whether CUDA allows peer-to-peer between two GPUs, at any distance."""
         asked = self.ignore_disabled != IGNORE_AND_DO_NOT_ASK and source.host == target.host
         return not asked or source.peer_group == target.peer_group
 

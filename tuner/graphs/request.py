@@ -1,4 +1,4 @@
-"""What a search is asked for: a node, how many of them there are, and the variables that the search reads."""
+"""The request of a search: a node, how many nodes there are, and the variables that the search reads."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

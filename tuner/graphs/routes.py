@@ -82,12 +82,12 @@ class Routes:
         return True
 
     def give(self, route: Route) -> None:
-        """Gives it back."""
+        """Gives back what a route took."""
         self.load.give(route)
         self._count(route, -1)
 
     def _count(self, route: Route, sign: int) -> None:
-        """Rejections the hops as a C int, to which parts of a hop are added as a float."""
+        """Counts the hops as NCCL does: in a C int, to which parts of a hop are added as a float."""
         if not route.part:
             self.trial.hops += sign * route.hops
         else:
@@ -142,13 +142,14 @@ def _called(node: SystemDevice, number: int) -> str:
 
 
 def through_switch(gpus: int, head: int) -> Parts:
-    """Parts of a channel of NVLS: all between every GPU and the NVSwitch, and twice as much at the head."""
+    """The parts of an NVLS channel: the whole bandwidth between every GPU and the NVSwitch, and twice as much at the
+    head."""
     parts: Parts = [((DeviceKind.NVS, 0, DeviceKind.GPU, gpu), 2 if gpu == head else 1) for gpu in range(gpus)]
     return parts + [((DeviceKind.GPU, gpu, DeviceKind.NVS, 0), 2 if gpu == head else 1) for gpu in range(gpus)]
 
 
 def all_to_all(gpus: int, head: int) -> Parts:
-    """Parts of a channel of CollNet direct: between its head and every other GPU, for a part of the data each."""
+    """The parts of a CollNet direct channel: between its head and every other GPU, each for a part of the data."""
     part = float(f32(1.0) / f32(gpus - 1))
     parts: Parts = [((DeviceKind.GPU, head, DeviceKind.GPU, gpu), part) for gpu in range(gpus)]
     return parts + [((DeviceKind.GPU, gpu, DeviceKind.GPU, head), part) for gpu in range(gpus)]

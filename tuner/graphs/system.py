@@ -1,4 +1,4 @@
-"""NCCL's system graph of one node, a host or a NVLink domain: devices, links, and the paths found over these links.
+"""NCCL's system graph of one node, a host or an NVLink domain: devices, links, and the paths found over these links.
 
 Sources are files of ``src/graph`` at v2.28.9-1; bandwidths are float32 values in Python floats, 1e9 bytes per second.
 """
@@ -90,7 +90,7 @@ class SystemDevice:
 
     @property
     def host(self) -> int:
-        """Number of its host in an NVLink domain; the first host and the NVSwitches have 0."""
+        """Number of the device's host in an NVLink domain; 0 for the first host and the NVSwitches."""
         return self.id >> HOST_BIT
 
 
@@ -182,7 +182,7 @@ class System:
         return next(number for number, other in enumerate(self.nodes[node.kind]) if other.id == node.id)
 
     def remove(self, gone: SystemDevice) -> None:
-        """Takes a device and the links to it out (ncclTopoRemoveNode, topo.cc)."""
+        """Removes a device and the links to it (ncclTopoRemoveNode, topo.cc)."""
         self.nodes[gone.kind] = [node for node in self.nodes[gone.kind] if node is not gone]
         for node in self.everything():
             node.links = [link for link in node.links if link.to is not gone]

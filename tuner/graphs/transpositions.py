@@ -47,12 +47,13 @@ class _DeadEnd:
 
 
 class TranspositionTable:
-    """States of one search from which channels were laid in vain; a repetition, reached in another order, is not tried.
+    """States of one search from which laying channels found nothing better. If such a state is reached again, in
+    another order, it is not tried again.
 
-    What follows from a state depends on the bandwidths left on links and adapters, on the GPUs of the channel and on
-    its adapters, and where channels alternate on those of the last one. It depends on the order of the channel's GPUs
-    only where the next channel repeats it: then a state within the channel is not stored, and one between channels has
-    that order in its key. What rejected links on the way is counted again each time.
+    What follows from a state depends on the bandwidths left on links and adapters, on the GPUs and adapters of the
+    channel and, if channels alternate, on the adapters of the last channel. It depends on the order of the channel's
+    GPUs only if the next channel repeats that order: then states within the channel are not stored, and states between
+    channels have the order in their key. Rejections by links on the way are counted again each time.
     """
 
     def __init__(self, load: Load, nets: Nets, net_left: list[float]) -> None:
@@ -71,7 +72,7 @@ class TranspositionTable:
 
     @property
     def worth_it(self) -> bool:
-        """Whether looking saves more than it costs."""
+        """Whether looking up a state saves more time than it costs."""
         looks = self.looks[self.kind]
         return looks < LOOKS or self.saved[self.kind] > WORTH * looks
 
@@ -84,7 +85,8 @@ class TranspositionTable:
         return self._state((at, first, entered, exited if has_exited else NOWHERE), left, self.repeated[channel])
 
     def between_channels(self, left: int, repeats: bool) -> SearchState:
-        """The state where one channel is done and the next, which may repeat its order of GPUs, is not begun."""
+        """The state between two channels: one is done, and the next, which may repeat its order of GPUs, has not
+        begun."""
         last = self.trial.channels - 1
         if not repeats:
             return self._state(None, left, None)
@@ -100,7 +102,7 @@ class TranspositionTable:
         return SearchState(key, links, adapters, left, self.found, channel, repeated, refused)
 
     def tries(self, state: SearchState) -> int | None:
-        """Number of tries that it costs to find nothing better from there; None if not known."""
+        """Number of tries after which nothing better is found from a state; None if it is not known."""
         self.looks[self.kind] += 1
         known = self._dead_ends.get(state.key)
         if known is None or known.tries > state.left:
@@ -112,7 +114,7 @@ class TranspositionTable:
         return known.tries
 
     def store(self, state: SearchState, left: int) -> None:
-        """Stores a state when all was tried from there, in vain, and all is again as it was."""
+        """Stores a state after everything was tried from it without success, and everything is again as before."""
         repeated = state.repeated is not None and self.repeated[state.channel] != state.repeated
         if left <= 0 or self.found != state.found or repeated:
             return

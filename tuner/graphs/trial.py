@@ -1,4 +1,4 @@
-"""A graph during its search: what its channels need, and those laid so far."""
+"""A graph during its search: what its channels need, and the channels laid so far."""
 
 from collections import Counter
 from dataclasses import field, replace
@@ -36,7 +36,7 @@ class Trial:
         return replace(self, intra=[list(row) for row in self.intra], inter=[list(row) for row in self.inter])
 
     def take(self, other: "Trial") -> None:
-        """Becomes a copy of another."""
+        """Becomes a copy of another graph."""
         for name in self.__slots__:
             setattr(self, name, getattr(other, name))
         self.intra = [list(row) for row in other.intra]
@@ -44,12 +44,12 @@ class Trial:
 
     @property
     def is_tree(self) -> bool:
-        """Whether it is a tree of any kind."""
+        """Whether the graph is a tree of any kind."""
         return self.pattern in (Pattern.BalancedTree, Pattern.SplitTree, Pattern.Tree)
 
     @property
     def heads_only(self) -> bool:
-        """Whether only the GPUs at which channels enter are looked for."""
+        """Whether the search only looks for the GPUs at which channels enter."""
         return self.pattern in (Pattern.NVLS, Pattern.CollNetDirect)
 
 
@@ -61,7 +61,7 @@ HANDICAP = 0.15
 
 
 def better(trial: Trial, best: Trial, gpus: int, rules: ChannelRules) -> bool:
-    """Whether ``trial`` with the channels laid so far is to replace ``best``."""
+    """Whether ``trial``, with the channels laid so far, has to replace ``best``."""
     if trial.channels < trial.min_channels:
         return False
     if trial.pattern is Pattern.NVLS and rules.compare_nvls != "bandwidth":
@@ -91,7 +91,7 @@ class Shortfall(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A link or an adapter, and how many channels were laid whole when it rejected another."""
+    """A link or an adapter, and how many complete channels there were when it rejected another one."""
 
     channels: int
     number: int  # of a link, or of an adapter
@@ -151,13 +151,13 @@ class Recorder:
         self.attempts.append(Attempt(self._trial.copied(), *tries, found, known, best.copied(), self._rejections))
 
     def link(self, number: int, left_gbs: float, needed_gbs: float) -> None:
-        """A link has too little left."""
+        """Records that a link has too little bandwidth left."""
         at = Position(self._trial.channels, number)
         self._rejections.links[at] += 1
         self._rejections.left.setdefault(at, Shortfall(left_gbs, needed_gbs))
 
     def adapter(self, number: int) -> None:
-        """An adapter has too little left for one more channel to enter."""
+        """Records that an adapter has too little bandwidth left for another channel to enter."""
         self._rejections.adapters[Position(self._trial.channels, number)] += 1
 
     def path(self, type_: int) -> None:

@@ -1,11 +1,11 @@
-"""The topology XML as NCCL has it when it builds its system graph: the parts that each rank keeps, fused.
+"""Makes the topology XML from which NCCL builds its system graph: the parts that each rank keeps, merged.
 
-A rank marks its own GPU and all network devices and drops what leads to none of them; the XMLs of the ranks of a host,
-or of a NVLink domain, are then merged (ncclTopoGetSystem, src/graph/topo.cc, and src/graph/xml.cc, v2.28.9-1). The
+A rank marks its own GPU and all network devices, and drops what leads to none of them. The XMLs of the ranks of a host,
+or of an NVLink domain, are then merged (ncclTopoGetSystem, src/graph/topo.cc, and src/graph/xml.cc, v2.28.9-1). The
 search depends on the order of elements, so it is the same as in NCCL.
 
-Before, NCCL merges adapters into virtual ones (NIC fusion): ncclTopoProcessNet and what it calls, src/graph/topo.cc;
-what the network does then is ncclIbMakeVDevice's, src/transport/net_ib.cc.
+Before that, NCCL merges adapters into virtual ones (NIC fusion): ncclTopoProcessNet and what it calls,
+src/graph/topo.cc, and ncclIbMakeVDevice in the network, src/transport/net_ib.cc.
 """
 
 import xml.etree.ElementTree as ET
@@ -77,7 +77,7 @@ def between(nodes: Sequence[ET.Element], parents: Parents) -> tuple[Distance, ET
 
 
 def _functions_of_one(elements: Sequence[ET.Element]) -> bool:
-    """Whether the bus ids differ in their last digit alone."""
+    """Whether the bus ids differ only in their last digit."""
     bus_ids = [element.get("busid") for element in elements]
     known = [bus_id for bus_id in bus_ids if bus_id is not None]
     return len(known) == len(bus_ids) and len({(len(bus_id), bus_id[:-1]) for bus_id in known}) == 1
@@ -92,7 +92,7 @@ def _directly_below(common: ET.Element, nodes: Sequence[ET.Element], parents: Pa
 
 
 def pci_above(node: ET.Element, parents: Parents) -> ET.Element:
-    """The nearest PCI device that an element is in; itself where it is in none."""
+    """The nearest PCI device that an element is in; the element itself if it is in none."""
     return next((above for above in chain(node, parents) if above.tag == "pci"), node)
 
 
@@ -156,7 +156,7 @@ class MergedAdapters:
                 net.set("keep", "0")
 
     def _parent(self, root: ET.Element, nets: Sequence[ET.Element]) -> ET.Element:
-        """Element that the virtual adapter is put below (ncclTopoGetVNicParent)."""
+        """The element below which the virtual adapter is put (ncclTopoGetVNicParent)."""
         parents = parents_of(root)
         distance, common = between(nets, parents)
         if self.rules.below_pci_devices:
@@ -183,7 +183,7 @@ def merged(
     variables: Environment,
     by_rail: bool = False,
 ) -> MergedAdapters:
-    """Merged adapters by name and port; ``by_rail`` is what NCCL_NET_MERGE_POLICY is by default.
+    """The merged adapters, keyed by name and port; ``by_rail``: whether NCCL_NET_MERGE_POLICY is RAIL by default.
 
     Errors: BadInput for variables with which NCCL fails.
     """
@@ -193,7 +193,7 @@ def merged(
 
 
 class _Groups:
-    """Adapters to merge: those that are named, then those that are near each other."""
+    """Groups of adapters to merge: those that are named, then those that are near each other."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class _Groups:
         self.made: list[Group] = []
 
     def all(self) -> list[Group]:
-        """Both kinds."""
+        """All groups: named ones, then near ones."""
         for text in (self.forced or "").split(";"):
             if text:
                 self._force(text)
@@ -243,7 +243,8 @@ class _Groups:
         return NcclFails(f"{FORCE}={self.forced!r}: {why}").cured(Remedy("env", None, FORCE))
 
     def _merge_near(self) -> None:
-        """Sic: after a failure NCCL begins again, but not with the first adapter."""
+        """Merges adapters that are near each other. As in NCCL, it begins again after a failure, but not with the first
+        adapter."""
         apart: set[frozenset[int]] = set()
         at = 0
         while at < len(self.adapters):
@@ -291,7 +292,8 @@ def _names(nets: Sequence[ET.Element]) -> str:
 
 
 def _width(element: ET.Element, nets: Sequence[ET.Element]) -> tuple[bool, int]:
-    """Whether one of the adapters is in an element, and the width of the links to them (ncclTopoFindLinkWidthRec)."""
+    """Whether an element contains one of the adapters, and the width of the links to them
+    (ncclTopoFindLinkWidthRec)."""
     own = 0
     if element.tag == "pci":
         text = element.get("link_width")
@@ -319,7 +321,7 @@ def _adds_device(common: ET.Element, below: Sequence[str]) -> bool:
 
 
 def _new_device(root: ET.Element, parent: ET.Element, net: ET.Element, parents: Parents) -> ET.Element:
-    """A PCI device like that of an adapter, with a bus id of its own (ncclTopoMakePciParent)."""
+    """A PCI device like that of an adapter, but with another bus id (ncclTopoMakePciParent)."""
     device = parents[parents[net]]
     if device.tag != "pci":
         raise BadInput(f"NCCL merges only PCI devices, and this adapter is none: {net.get('name')}")
@@ -364,7 +366,7 @@ ETHERNET = {
 
 
 def of_hosts(request: SearchRequest, topologies: Mapping[str, Topology], rules: Search) -> ET.Element:
-    """The <system> that all ranks of a host see, or of a NVLink domain; ``topologies`` by their text.
+    """The <system> that all ranks of a host or NVLink domain see; ``topologies`` is keyed by text.
 
     Errors: BadTopology; BadInput for variables with which NCCL fails.
     """
@@ -401,7 +403,7 @@ def merges(request: SearchRequest, topology: Topology, rules: Search) -> bool:
 def _merged(
     file: ET.Element, nets: Sequence[Net], rules: Search, variables: Mapping[str, str]
 ) -> MergedAdapters | None:
-    """Merged adapters, made from those that NCCL uses."""
+    """The merged adapters, from those that NCCL uses."""
     if rules.merging is None or not adapters.mergeable(nets, variables):
         return None
     names = [(net.name, net.port) for net in nets]
@@ -433,7 +435,7 @@ def _copy(element: ET.Element) -> ET.Element:
 
 
 def _mark_gpus(root: ET.Element, gpu_of_rank: Mapping[int, Gpu]) -> None:
-    """Marks the GPUs of these ranks, and adds what the file lacks on the way from there to the CPU."""
+    """Marks the GPUs of these ranks, and adds elements that the file lacks between them and the CPU."""
     parents = {child: parent for parent in root.iter() for child in parent}
     by_bus_id = {pci.get("busid", "").lower(): pci for pci in root.iter("pci")}
     for rank, used in gpu_of_rank.items():
@@ -481,13 +483,13 @@ def _mark_nets(root: ET.Element, nets: Sequence[Net], host: int, reduces: bool, 
 
 
 def _guid(net: ET.Element, host: int) -> str:
-    """The GUID of an adapter: a file describes one host, and no two hosts share an adapter."""
+    """The GUID of an adapter, different on each host: a file describes one host, and hosts share no adapter."""
     guid = net.get("guid", "")
     return hex(int(guid, 16) + (host << HOST_OF_GUID_BIT) & (1 << 64) - 1) if host else guid
 
 
 def _add_ethernet(root: ET.Element, host: int) -> None:
-    """The network that a host without network devices still has: no PCI device, below the first CPU."""
+    """Adds the network that a host without network devices still has: below the first CPU, without a PCI device."""
     cpu = root.find("cpu")
     if cpu is None:
         raise BadTopology("no <cpu> in it")
@@ -498,7 +500,8 @@ def _add_ethernet(root: ET.Element, host: int) -> None:
 
 
 def _trim(element: ET.Element, trimmed: Sequence[str]) -> bool:
-    """Drops elements below which nothing is kept; says whether to keep this one. ``trimmed``: which, empty: all."""
+    """Drops elements below which nothing is kept; returns whether to keep this one. ``trimmed``: which elements may be
+    dropped (empty: all)."""
     if element.attrib.pop(KEEP, None) == "1":
         return True
     kept = False
@@ -511,7 +514,8 @@ def _trim(element: ET.Element, trimmed: Sequence[str]) -> bool:
 
 
 def _fuse(into: ET.Element, other: ET.Element) -> None:
-    """Adds the children without an equal, and continues below those with one."""
+    """Merges an element into another: adds the children that have no equal there, and continues below those that have
+    one."""
     for child in other:
         equal = next((own for own in into if own.tag == child.tag and own.attrib == child.attrib), None)
         if equal is None:
@@ -521,7 +525,7 @@ def _fuse(into: ET.Element, other: ET.Element) -> None:
 
 
 def integer(element: ET.Element, name: str, default: int | None = None) -> int:
-    """A number of NCCL's XML, read as C's strtol does. BadTopology without the attribute and a default."""
+    """A number in NCCL's XML, read like C's strtol. BadTopology if there is neither the attribute nor a default."""
     text = element.get(name)
     if text is None:
         if default is None:

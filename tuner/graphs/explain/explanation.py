@@ -1,4 +1,4 @@
-"""The explanation of one graph: why it has no further channel, why its channels are not faster, and other reasons."""
+"""Explains one graph: why it has no further channel, why its channels are not faster, and other reasons."""
 
 import json
 from collections import Counter
@@ -48,7 +48,7 @@ class Reasons:
         self.several = found.system.several_nodes
 
     def one_more(self) -> Reason | None:
-        """Why the search found no further channel like the others."""
+        """The reason why the search found no further channel like the others; None if there is none."""
         if self.last is None:
             return None
         channels, per_gbs = self.last.best.channels, self.last.best.bw_inter
@@ -70,7 +70,7 @@ class Reasons:
         return None
 
     def faster(self) -> Reason | None:
-        """Why the channels do not have more bandwidth."""
+        """The reason why the channels do not have more bandwidth; None if there is none."""
         trial, bounds, system = self.trial, self.found.loop.bounds, self.found.system
         if trial.channels == 0:
             return None
@@ -186,8 +186,8 @@ class Reasons:
 
 
 def explain(request: SearchRequest, nccl: str, graph: str, with_lifts: bool = True) -> GraphExplanation:
-    """The searches that NCCL release ``nccl`` makes for a graph; with ``with_lifts`` also the changes that let it find
-    more.
+    """Explains a graph by the searches that NCCL release ``nccl`` makes for it; with ``with_lifts``, also by the
+    changes that let it find more.
 
     BadInput if NCCL does not search that graph or refuses the request, BadTopology if the topology is invalid.
     """
@@ -377,7 +377,7 @@ class _Key:
 
     @property
     def on_disk(self) -> str:
-        """The key under which its numbers are kept on disk."""
+        """The key under which the graph's numbers are kept on disk."""
         links, *others = (getattr(self.freed, each.name) for each in fields(self.freed))
         freed = json.dumps([sorted(map(to_json, links)), *others])
         return cached.key_of("numbers", self.text, cached.rules_of(self.nccl), freed)

@@ -1,4 +1,4 @@
-"""What limits a graph, and which changes of the machine or of variables lift the limits, found by searching again.
+"""Finds what limits a graph, and which changes of the machine or of variables lift the limits, by searching again.
 
 Links without room for one more channel, and each rule that stopped the search, are lifted one by one. Where no single
 one helps, all are lifted together, and those that turn out not to matter are restored.
@@ -41,13 +41,14 @@ class Factor:
 
 
 def is_more(found: Found, before: Found) -> bool:
-    """Whether all channels together have more bandwidth where they have least: within a node or between nodes."""
+    """Whether all channels together have more bandwidth; the smaller one of those within a node and between nodes
+    counts."""
     own, other = (sorted((each.total_intra_gbs, each.total_inter_gbs)) for each in (found, before))
     return own[0] > other[0] * MORE or (own[0] * MORE > other[0] and own[1] > other[1] * MORE)
 
 
 class BandwidthLimits:
-    """The limits of one graph; ``again`` searches it freed from something."""
+    """The limits of one graph; ``again`` searches it without some of them."""
 
     def __init__(self, found: SearchRun, loads: Loads, again: Callable[[Relaxation], Found]) -> None:
         self.found, self.loads, self.again = found, loads, again
@@ -64,7 +65,7 @@ class BandwidthLimits:
         return self.owners[id(self.links[number])]
 
     def all(self) -> tuple[Limit, ...]:
-        """Every factor that limits the graph alone; if there is none, the fewest that limit it together; empty if
+        """Every factor that limits the graph by itself; if there is none, the fewest that limit it together; empty if
         nothing helps."""
         way, others = self._tight()
         links = [Factor(KINDS[each.kind], Relaxation(links=frozenset({each})), each) for each in (*way, *others)]
@@ -209,7 +210,7 @@ PLAIN_NAME = expression(r"[\w.:+-]+")  # one that a change can name
 
 
 def twice_the_speed(topology: str) -> str | None:
-    """``nic-gbps``: network ports of twice the speed."""
+    """The change ``nic-gbps``: network ports with twice the speed."""
     nets = {number(net, "dev"): net for net in ET.fromstring(topology).iter("net")}
     speeds = {dev: 2 * (max(number(net, "speed"), 0) or NO_SPEED_MBPS) for dev, net in nets.items()}
     if not speeds:
@@ -225,7 +226,7 @@ def _gbps(mbps: int) -> str:
 
 
 def more_nvlinks(topology: str) -> str | None:
-    """``nvlinks``: twice as many at each GPU, or as many as that GPU can have at most."""
+    """The change ``nvlinks``: twice as many at each GPU, or as many as that GPU can have."""
     gpus = [gpu for gpu in ET.fromstring(topology).iter("gpu") if gpu.find("nvlink") is not None]
     have = max((sum(number(link, "count") for link in gpu.findall("nvlink")) for gpu in gpus), default=0)
     most = min((most_nvlinks(number(gpu, "sm")) for gpu in gpus), default=0)
@@ -244,13 +245,13 @@ def _possible(topology: str, edits: Mapping[str, str]) -> bool:
 
 
 def gpu_direct(topology: str) -> str:
-    """``gpudirect``: on for every adapter and every GPU where it is off."""
+    """The change ``gpudirect``: on for every adapter and every GPU for which it is off."""
     gpus = in_order(ET.fromstring(topology).iter("gpu"))
     return ",".join(["on", *(f"on@gpu:{number(gpu, 'dev')}" for gpu in gpus if number(gpu, "gdr") == 0)])
 
 
 def faster_pcie(found: SearchRun, classes: frozenset[LinkClass]) -> str | None:
-    """``pcie``: more lanes for links of these classes that lack some, or else the next generation."""
+    """The change ``pcie``: more lanes for links of these classes that lack some, or else the next generation."""
     root, pairs = ET.fromstring(found.request.topology), _pairs(found, classes)
     links = list(_links(root, found))
     faster = {
@@ -266,7 +267,7 @@ def faster_pcie(found: SearchRun, classes: frozenset[LinkClass]) -> str | None:
 
 
 def _faster_link(element: ET.Element) -> str | None:
-    """Name of the next faster link; None for the fastest that NCCL knows."""
+    """Name of the next faster PCIe link; None for the fastest one that NCCL knows."""
     speed = element.get("link_speed", "").split(" ")[0]
     generation = GENERATIONS.get(speed, UNKNOWN_GENERATION)
     width = int(element.get("link_width") or FULL_WIDTH) or FULL_WIDTH
@@ -332,7 +333,7 @@ def places_of_adapters(topology: str) -> dict[str, list[str]]:
 
 
 def more_adapters(topology: str, places: Mapping[str, list[str]]) -> str:
-    """``add-nic``: doubles the adapters at each place."""
+    """The change ``add-nic``: doubles the adapters at each place."""
     names = {net.get("name") for net in ET.fromstring(topology).iter("net")}
     count = sum(map(len, places.values()))
     new = iter([name for at in range(count + len(names)) if (name := f"new{at}") not in names])
@@ -349,7 +350,7 @@ class Idea:
 
     @property
     def assignments(self) -> tuple[str, ...]:
-        """KEY=VALUE as ``--change`` takes them."""
+        """The changes as KEY=VALUE, in the form of ``--change``."""
         hardware = (f"{key}={value}" for key, value in self.edits.items())
         variables = (
             f"unset={name}" if value is None else f"{name}={value}" for name, value in self.environment.items()
@@ -463,7 +464,8 @@ def _place(of: LinkClass) -> str:
 
 
 def _adapters(found: SearchRun, rest: Idea | None) -> Iterator[Idea]:
-    """Ideas that add one adapter, or one beside each; together with ``rest`` if that would be the next limit."""
+    """Ideas that add one adapter, or one beside each adapter; combined with ``rest`` if that would be the next
+    limit."""
     topology, used = found.request.topology, {net.pci.lower() for net in found.system.nets if net.pci}
     placed = {place: buses for place, buses in places_of_adapters(topology).items() if used & set(buses)}
     if not placed:

@@ -1,4 +1,4 @@
-"""Names of links for people: NCCL's names of the devices at both ends, and the kind of link between them."""
+"""Names links for people: by NCCL's names of the devices at both ends, and by the kind of link between them."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -104,6 +104,6 @@ def gbs(value: float) -> str:
 
 
 def listed(words: Iterable[str]) -> str:
-    """The words joined by commas and a final "and"."""
+    """The texts, joined by commas and a final "and"."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last

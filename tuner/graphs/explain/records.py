@@ -1,4 +1,4 @@
-"""Records of an explanation of a graph; every record is JSON as it is. Bandwidths are 1e9 bytes per second."""
+"""Records of an explanation of a graph; each can be written as JSON. Bandwidths are in 1e9 bytes per second."""
 
 from dataclasses import field
 

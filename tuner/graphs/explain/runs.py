@@ -1,7 +1,8 @@
-"""One graph's search with everything that it tried, either as NCCL searches or freed from something that may limit it.
+"""Runs the search for one graph and records everything that it tried, either as NCCL searches or without something that
+may limit it.
 
-Also why a host counts as several nodes, and why traffic goes over the CPU or another GPU (PXN): ncclTopoCheckP2p,
-ncclTopoCheckNet, ncclTopoCheckGdr, ncclTopoComputePaths, src/graph/paths.cc, v2.28.9-1.
+It also finds why a host counts as several nodes, and why traffic goes over the CPU or another GPU (PXN):
+ncclTopoCheckP2p, ncclTopoCheckNet, ncclTopoCheckGdr, ncclTopoComputePaths, src/graph/paths.cc, v2.28.9-1.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -157,7 +158,7 @@ def sentence(text: str) -> str:
 
 
 def of_found(found: Found, several: bool) -> str:
-    """Words for a graph, such as ``2 channels of 12 GB/s (24 GB/s together)``."""
+    """A phrase for a graph, such as ``2 channels of 12 GB/s (24 GB/s together)``."""
     intra, inter = found.bw_intra_gbs, found.bw_inter_gbs
     count = plural(found.channels, "channel")
     if not several or intra == inter:
@@ -167,7 +168,7 @@ def of_found(found: Found, several: bool) -> str:
 
 
 def of_link(ends: tuple[SystemDevice, Link], has_gbs: float, alike: int, carried: Mapping[int, float]) -> str:
-    """A link's bandwidth in words, and what the channels take from it."""
+    """A phrase for a link's bandwidth, and what the channels take from it."""
     used = f"{gbs(sum(carried.values()))} for {plural(len(carried), 'channel')}" if carried else "nothing"
     kind = "" if alike == 1 else f" (one of {alike} alike)"
     return sentence(f"{phrase(*ends)}{kind} has {gbs(has_gbs)} and carries {used}.")
@@ -323,7 +324,7 @@ class Detours:
         return self.system.nets[net], best, -type_
 
     def _over_cpus(self) -> Reason:
-        """Pairs without peer-to-peer."""
+        """The reason that pairs of GPUs have no peer-to-peer access, so that their traffic goes over a CPU."""
         source, target = self.apart[0]
         names, variables = self.system.types.names, self.found.variables
         pairs = len(self.system.gpus) * (len(self.system.gpus) - 1) // 2
