@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.support.command_line import run
-from tuner.base.view import LEFT_OUT, NotedCell, laid_out
+from tuner.base.nouns import TimeInterval
+from tuner.base.view import LEFT_OUT, NotedCell, columns_of, laid_out
 from tuner.cli.output import print_table, say
 
 ON = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
@@ -177,3 +178,18 @@ def test_headlines_and_notes_end_where_the_output_does(
     assert max(map(len, lines)) <= 80
     assert " ".join(lines).count("word") == 3 * 40
     assert lines[1].startswith("  word")
+
+
+def test_columns_of_a_record_inside_a_row_are_empty_where_it_is_missing() -> None:
+    columns = columns_of(TimeInterval, of=lambda row: row[0])
+    assert [column.title for column in columns] == ["us", "from us", "to us"]
+    assert [column.key for column in columns] == ["time_us", "low_us", "high_us"]
+    there, missing = (TimeInterval(2.5, 2.0, 3.0),), (None,)
+    assert [column.value(there) for column in columns] == [2.5, 2.0, 3.0]
+    assert [column.value(missing) for column in columns] == [None] * 3
+
+
+@pytest.mark.parametrize(("width", "gap"), [(25, 3), (24, 2), (23, 1)])
+def test_the_widest_gap_that_fits_is_between_columns(width: int, gap: int) -> None:
+    row = laid_out(("a", "b"), [("x" * 10, "y" * 11)], width).splitlines()[-1]
+    assert row.rstrip() == f" {'x' * 10}{' ' * gap}{'y' * 11}"
