@@ -73,6 +73,19 @@ def test_slow_sizes_in_a_row_fail(which: tuple[int, ...]) -> None:
     assert [at for at, verdict in enumerate(found.verdicts) if verdict is SizeVerdict.slow] == list(which)
 
 
+@pytest.mark.parametrize(("first", "slow", "fails"), [(13, 2, True), (13, 1, False), (12, 2, False), (14, 2, False)])
+def test_small_sizes_fail_if_more_than_half_of_at_least_three_are_slow(first: int, slow: int, fails: bool) -> None:
+    sizes = np.array([1 << power for power in range(first, 33)], np.uint64)
+    expected = EXPECTATION.times(KIND, sizes)
+    factors = np.ones(len(sizes))
+    factors[:slow] = expected.high[:slow] * 1.001
+    times_us = expected.time_us * factors + judge.start_allowed_us(sizes) * (factors > 1)
+    curve = Curve("planted", KIND, sizes, times_us, tuple((line,) for line in range(len(sizes))))
+    found = judge.judge(curve, expected, np.zeros(len(sizes)))
+    wanted = SizeVerdict.slow if fails else SizeVerdict.isolated
+    assert found.verdicts == (wanted,) * slow + (SizeVerdict.passed,) * (len(sizes) - slow)
+
+
 def test_a_later_start_is_the_hosts() -> None:
     found = judged(1.0, start_us=20.0)
     assert found.start_us == pytest.approx(20.0)
