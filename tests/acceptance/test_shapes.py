@@ -33,6 +33,7 @@ CASES = {
     (4 * KIB, (1.0, 2.0, 2.0)): LossShape.plateau,
     # Two larger sizes that are as expected end a loss; a single one does not.
     (1024 * KIB, (1.0, 2.0, 2.0, 2.0, 1.0, 1.0)): LossShape.middle,
+    (1024 * KIB, (1.0, 2.0, 2.0, 2.0, 1.0, 1.45)): LossShape.middle,
     (1024 * KIB, (1.0, 2.0, 2.0, 2.0, 1.0)): LossShape.plateau,
     # Two of three small sizes, and two of three large ones, are enough for a loss at all sizes; one is not.
     (128 * KIB, (2.0, 1.0, 2.0, 2.0, 2.0, 2.0)): LossShape.everywhere,
