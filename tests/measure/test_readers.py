@@ -100,6 +100,13 @@ def test_version_2_without_redop_and_root_prints_errors(tmp_path: Path) -> None:
     assert (found.header.gpus, found.header.nodes) == (("Tesla V100-SXM2-16GB",), 1)
 
 
+@pytest.mark.parametrize("extra", ["", "nstreams", "host  nstreams"])
+def test_columns_that_a_fork_adds_before_the_times_are_left_out(extra: str, tmp_path: Path) -> None:
+    head = f"# all_reduce_perf\n#  size  count  type  redop  root  {extra}  time  algbw  busbw  #wrong\n"
+    row = f"  1048576  262144  float  sum  -1  {'4  ' * len(extra.split())}30.00  34.95  61.16  0  31.00  33.83  59.20  2\n"
+    assert rows(read(tmp_path, head + row)) == [(1 << 20, False, 30.0, 0), (1 << 20, True, 31.0, 2)]
+
+
 def test_a_collective_is_given_only_where_the_file_names_none(tmp_path: Path) -> None:
     assert read(tmp_path, V2, Collective.Broadcast).blocks[0].point == Point(Collective.Broadcast, 1024)
     assert read(tmp_path, V219, Collective.Broadcast).blocks[0].point == Point(AG, 65536)

@@ -453,7 +453,14 @@ class Text:
         nccl_op = OPS[op.strip() or "none"]
         self._pending = _Row(number, int(size), TYPES[dtype], nccl_op, self._graph, [], int(count), reduces, root)
         self.rows.append(self._pending)
-        self._pending.bodies += self._bodies(words[has_root:])
+        self._pending.bodies += self._bodies(words[self._before_times(has_root) :])
+
+    def _before_times(self, has_root: bool) -> int:
+        """Number of a row's columns between its operation and its times: the root, and what forks of nccl-tests add."""
+        named = [name for name in ("redop", "op", "type") if name in self._columns]
+        if not named or "time" not in self._columns:
+            return int(has_root)
+        return max(self._columns.index("time") - self._columns.index(named[0]) - 1, int(has_root))
 
     def _width(self, words: Sequence[str]) -> int | None:
         """Number of columns of a row's half: time, two bandwidths, errors, and four about single calls if printed."""
