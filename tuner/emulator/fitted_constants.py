@@ -129,7 +129,7 @@ class Changes:
         self._read: dict[str, tuple[Any, Any]] = {}  # each table as it was given, and as the release has it
 
     def release(self, constants: Mapping[str, Any]) -> Release:
-        """The release with these constants, as :func:`changed` takes them."""
+        """The release with these constants, given as in :func:`changed`."""
         for name, table in constants.items():
             if name not in self._read or self._read[name][0] != table:
                 self._read[name] = table, getattr(release.changed(self._nccl, {name: table}), name)

@@ -160,9 +160,7 @@ def classic_combinations(selection: Selection, request: Request, low: int, high:
 
 
 def largest(selection: Selection, request: Request, most: int = MAX_BYTES) -> int:
-    """The largest size up to ``most`` that NCCL accepts (through 2.28, that takes less than an hour); 0 if there is
-    none.
-    """
+    """The largest size up to ``most`` that NCCL accepts (through 2.28: below an hour); 0 if it accepts no size."""
     return _largest(lambda size: selection.pick(request, size), 1, most)
 
 

@@ -143,7 +143,7 @@ class Request:
         return ranks if self.spreads else 1
 
     def unit_bytes(self, ranks: int) -> int:
-        """Bytes that the nBytes of such a call is a multiple of: one element in each part."""
+        """Bytes that the nBytes of a call is a multiple of: one element in each part."""
         return self.dtype.size_bytes * self.parts(ranks)
 
 

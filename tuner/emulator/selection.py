@@ -158,7 +158,7 @@ class Selection:
 
         An ignored cell has -1, or -1024 if NCCL's penalty multiplies that, too.
 
-        This is what NCCL hands to a tuner plugin. BadInput for sizes out of range.
+        NCCL gives this table to a tuner plugin. BadInput for sizes out of range.
         """
         nbytes = MessageSizes(size_array(sizes))
         table = np.empty((len(nbytes.nbytes), len(Algorithm), len(Protocol)), np.float32)
@@ -345,7 +345,7 @@ class Selection:
     def launched_by_tuner(
         self, request: Request, nbytes: SizeArray, algo_proto: AlgoProto, named: int
     ) -> tuple[IntArray, IntArray]:
-        """Channels and threads, [size], where a tuner names the cell and this many channels, 0 for NCCL's own."""
+        """Channels and threads, [size], if a tuner names the cell and ``named`` channels (0: NCCL's own number)."""
         call, tables = self._call(request, algo_proto), self.tables_of(request.collective)
         if not named:
             return self.communicator.rules.launch(call, tables, nbytes)
@@ -427,11 +427,11 @@ class Selection:
         return best.astype(np.int64), time_us
 
     def channels(self, request: Request, size: int, algo_proto: AlgoProto) -> int:
-        """Channels that a call is launched with where this cell is the pick."""
+        """Number of channels that a call is launched with if this cell is the pick."""
         return int(self.launched(request, size, algo_proto)[0][0])
 
     def launched(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> tuple[IntArray, IntArray]:
-        """Channels and threads, [size], that calls are launched with where this cell is the pick."""
+        """Channels and threads, [size], that calls are launched with if this cell is the pick."""
         return self.communicator.rules.launch(
             self._call(request, algo_proto), self.tables_of(request.collective), size_array(sizes)
         )

@@ -25,7 +25,7 @@ IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
 
 @dataclass(frozen=True, slots=True)
 class TunerQuestion:
-    """Calls of one kind and several sizes, as NCCL hands them to a tuner.
+    """What NCCL gives a tuner for calls of one kind and several sizes.
 
     ``cost_us`` returns the times that NCCL computed for a cell, float32 [size]; :data:`IGNORED_US` where NCCL ignores
     the cell. ``usable`` has the cells that NCCL ignores at no size.

@@ -58,7 +58,7 @@ def knows(release: EngineRelease, argument: str) -> bool:
 
 
 def _argument(argument: str) -> tuple[str, str]:
-    """Name and value of an argument, as :func:`read` takes them."""
+    """Name and value of an argument, given as in :func:`read`."""
     written, _, text = argument.lstrip("-").partition("=")
     return written.replace("_", "-"), text
 

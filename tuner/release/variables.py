@@ -102,7 +102,7 @@ class ChangedDefault:
 
 
 def defaults(release: str) -> Mapping[str, Default]:
-    """Defaults of the variables that ``release`` reads; "unset" where the communicator's configuration decides.
+    """Defaults of the variables that ``release`` reads; "unset" if the communicator's configuration decides.
 
     For many variables a default of -2 or -1 means that NCCL decides when it initialises.
     """

@@ -105,7 +105,7 @@ def ring_ll_cap(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def ring_ll_quarter_or_third(value: Float, point: ModelPoint) -> Float:
-    """LL reaches a quarter of the bandwidth; a third where one node moves data around the ring without reducing it."""
+    """LL reaches a quarter of the bandwidth; a third if one node moves data around the ring without reducing it."""
     if point.protocol is not Protocol.LL:
         return value
     quarter = point.nodes > 1 or point.collective in (Collective.AllReduce, Collective.Reduce)

@@ -109,9 +109,7 @@ def of_registered(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
 
 
 def block_threads(call: RuleCall, tables: Tables, nbytes: SizeArray, tuned: int) -> IntArray:
-    """Threads of a block for operations of these sizes, [size], where a tuner sets ``tuned`` channels; 0
-    without one.
-    """
+    """Threads of a block for operations of these sizes, [size], if a tuner sets ``tuned`` channels (0: no tuner)."""
     return _block(call, tables, nbytes, tuned, call.limits.min_block_threads)
 
 

@@ -43,7 +43,7 @@ def collnet_supports_operation(communicator: Comm, request: Request, algorithm: 
 
 @RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.28.3"), nccl.COLLNET_MODEL_SIM(since="2.31.2"))
 def collnet_needs_few_local_ranks(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
-    """CollNet takes a limited number of ranks per node."""
+    """CollNet allows a limited number of ranks per node."""
     most = communicator.release.limits.max_direct_local_ranks
     many = algorithm in COLLNET and communicator.max_local_ranks > most
     return f"{algorithm.name} takes at most {most} ranks per node" if many else None
@@ -51,7 +51,7 @@ def collnet_needs_few_local_ranks(communicator: Comm, request: Request, algorith
 
 @RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.23.4"))
 def collnet_direct_needs_few_local_ranks(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
-    """CollNetDirect takes a limited number of ranks per node."""
+    """CollNetDirect allows a limited number of ranks per node."""
     if algorithm is not Algorithm.CollNetDirect:
         return None
     return collnet_needs_few_local_ranks(communicator, request, algorithm)

@@ -593,7 +593,7 @@ class ChunksInTurns(ChannelWork):
         return chunk // 16 * 15 if call.protocol is Protocol.LL128 else chunk
 
     def _last(self, scheduled: ScheduledTask, sized: Sized, chunk: int) -> int:
-        """Elements of the last chunk; 0 where the device computes it."""
+        """Elements of the last chunk; 0 if the device computes that number."""
         call, element_bytes = scheduled.call, scheduled.element_bytes
         if call.algo_proto == (Algorithm.Tree, Protocol.Simple) or call.algorithm in self.LAST_IS_ALL:
             return chunk // element_bytes

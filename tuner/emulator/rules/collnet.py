@@ -128,5 +128,5 @@ def different_gpus(facts: CollNetFacts) -> int:
 
 @DIRECT_HEADS_RULES(nccl.CONNECT_COLL_NET(since="2.18.1"))
 def one_per_channel(facts: CollNetFacts) -> int:
-    """sic: a GPU counts as often as channels start at it."""
+    """A GPU counts once for each channel that starts at it (sic)."""
     return facts.graphs[Algorithm.CollNetDirect].channels

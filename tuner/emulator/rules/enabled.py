@@ -153,7 +153,7 @@ def collnet_needs_support(point: ModelPoint) -> Reason:
 
 @RULES(nccl.COLLNET_MODEL_INIT(since="2.31.2"))
 def collnet_needs_support_or_one_node(point: ModelPoint) -> Reason:
-    """sic: on one node an NVSwitch and a plugin for CollNet give CollNetDirect numbers, which no call may use."""
+    """On one node with an NVSwitch, a plugin for CollNet gives CollNetDirect numbers, which no call may use (sic)."""
     numbers = point.algorithm is Algorithm.CollNetDirect and point.nodes == 1 and point.communicator.has_nvswitch
     return None if numbers and point.communicator.network_reduces else collnet_needs_support(point)
 

@@ -287,7 +287,7 @@ def fast_on_hopper(facts: InitFacts) -> bool:
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.25.1"))
 def double_on_fast_hopper_rings(facts: InitFacts, count: int) -> int:
-    """Four compute channels per searched one on Hopper and later, across nodes, where few fast channels were found."""
+    """Four compute channels per searched one on Hopper and later, across nodes, if few fast channels were found."""
     return 2 * count if fast_on_hopper(facts) and count < 16 else count
 
 

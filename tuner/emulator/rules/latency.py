@@ -70,7 +70,7 @@ def collnet_chain(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.COLLNET_MODEL_INIT(since="2.31.2"))
 def collnet_chain_here(value: Float, point: ModelPoint) -> Float:
-    """A chain inside each node, there and back, and the network once where there are several nodes."""
+    """A chain inside each node, there and back, and the network once if there are several nodes."""
     return _collnet_chain(value, point, _here_us(point))
 
 

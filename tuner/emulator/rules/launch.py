@@ -114,7 +114,7 @@ class CellsOfTheLeastTraffic(ChannelSplit):
 
 @SPLIT_RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
 class CellsOf16Bytes(ChannelSplit):
-    """Channels used when cells of 16 bytes are distributed; the first takes whole cells only, perhaps none."""
+    """Channels used when cells of 16 bytes are distributed; the first channel gets only whole cells, perhaps none."""
 
     def cell_bytes(self, cells: TrafficCells) -> int:
         return cells.align_bytes
@@ -342,7 +342,7 @@ def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
 
 
 def bound_ctas(call: RuleCall) -> tuple[int, int]:
-    """The fewest and the most channels that a call's bound may be; the most applies where it is below the fewest.
+    """The fewest and the most channels that a call's bound may be; if the most is below the fewest, the most applies.
 
     For calls on NVLS's channels NCCL reads the number of channels from the environment again, and uses no more. A
     number below the fewest CTAs, to which init raised NVLS's channels, applies here. Source: scheduleCollTasksToPlan,

@@ -166,7 +166,7 @@ def few_nvls_channels_by_heads(call: RuleCall, tables: Tables, bound: IntArray) 
 
 @RULES(nccl.REGISTER_COLL_BUFFERS(since="2.23.4"), nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
 def cap_17_to_24_channels_at_16(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
-    """Channels 17 to 24 become 16 where the GPUs of one node read each other's buffers.
+    """17 to 24 channels become 16 if the GPUs of one node read each other's buffers.
 
     BadInput if no topology tells.
     """
@@ -196,7 +196,7 @@ def switch_takes_buffers(call: RuleCall) -> bool:
 
 
 def _switch_runs_on_buffers(call: RuleCall) -> bool:
-    """Whether NVLS runs on the user's buffers: not over NVLink between hosts, nor where a process has several ranks.
+    """Whether NVLS runs on the user's buffers: not over NVLink between hosts, nor if a process has several ranks.
 
     A gather only receives into them, a reduction with scatter only sends from them. Source: nvlsRegSupport,
     src/init.cc, v2.19.3-1; ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.27.3-1.

@@ -138,7 +138,7 @@ def every_count(communicator: Comm, request: Request, limit: int) -> Iterator[in
     nccl.QUERY_MODEL_LSA_MOVED(since="2.31.2"), nccl.BINARY("block counts of symmetric kernels", since="2.32.3")
 )
 def one_or_even_counts(communicator: Comm, request: Request, limit: int) -> Iterator[int]:
-    """1 and the even numbers between the fewest and the most blocks of a call, both rounded to such a number."""
+    """1 and the even numbers between the fewest and the most blocks of a call, both rounded to 1 or an even number."""
     least, most = launch.ctas(communicator, request)
     most = min(most, limit)
     least = min(least, most)
@@ -307,7 +307,7 @@ def _notes_multicast(communicator: Comm, request: Request) -> bool:
 
 
 def _usable(communicator: Comm, request: Request, kernel: SymmetricKernel) -> bool:
-    """Whether the kernel can do such a call of some size."""
+    """Whether the kernel can do the call at some size."""
     switch = multicast(communicator)
     if not kernel.low_latency and not symmetric_rail.suffice(communicator, request):
         return False

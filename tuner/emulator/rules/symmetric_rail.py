@@ -67,8 +67,9 @@ def if_named_or_asked_and_classic_is_ll(
 def if_asked_and_classic_without_latency_is_ll(
     communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> bool:
-    """A low-latency kernel runs if the classic path would use LL with all latencies 0 (sic); without windows on
-    request.
+    """A low-latency kernel runs if the classic path would use LL with all latencies 0 (sic).
+
+    Without windows it also needs a request (NCCL_SYM_NOWIN_ENABLE).
 
     NCCL asks the classic path for a call with one rank's bytes, rounded up to whole cells (sic).
     """
@@ -210,7 +211,7 @@ class _Gathered:
 
     @property
     def wires_bps(self) -> float:
-        """Bandwidth of the slower of links and network; a rank alone in its node has no links to wait for."""
+        """Bandwidth of the slower of links and network; the only rank of a node has no links to wait for."""
         links = _link_bps(self.communicator) / self.over_links if self.over_links else math.inf
         return min(links, _net_bps(self.communicator) / self.over_net)
 

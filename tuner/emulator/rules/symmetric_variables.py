@@ -90,7 +90,7 @@ def names_a_kernel(communicator: Comm) -> bool:
 
 
 def kernels_are_listed(communicator: Comm) -> bool:
-    """Whether NCCL_SYM_KERNEL is set, even to nothing or for other collectives: kernels then take any size (sic)."""
+    """Whether NCCL_SYM_KERNEL is set, even to nothing or for other collectives: kernels then do any size (sic)."""
     return communicator.environment.text(KERNEL) is not None
 
 

@@ -56,8 +56,8 @@ def loops(work: Work, share: ChannelShare, ranks: int) -> Iterator[Loops]:
 def loops_of_heads(work: Work, share: ChannelShare, heads: int, count: int) -> Iterator[Loops]:
     """The loops of a channel whose chunks go to the switch or the network: one of each head, or a single one.
 
-    ``count``: the elements that channels which take turns share; for a rail, all that its heads have. Source:
-    RunWorkColl of NVLS, NVLSTree, CollNetDirect and CollNetChain, src/device/*.h, v2.28.9-1.
+    ``count``: the elements that all channels together work on if they take turns; for a rail, those of all its heads.
+    Source: RunWorkColl of NVLS, NVLSTree, CollNetDirect and CollNetChain, src/device/*.h, v2.28.9-1.
     """
     if work.sharing is Sharing.ranges:
         of_switch = work.algorithm is Algorithm.NVLS

@@ -1,1 +1,1 @@
-"""Schedule of the collectives of one group: put together, dealt out to channels, split into kernels."""
+"""Schedules the collectives of one group: some are chosen together; they get channels, and are split into kernels."""

@@ -103,7 +103,7 @@ class Batches:
         return work_bytes <= left or (left >= 0 and work_bytes <= self.ring_bytes)
 
     def add(self, task: CollectiveTask) -> None:
-        """Adds a task: a channel's batch takes works of one function and kind, up to 1024 bytes.
+        """Adds a task: a channel's batch holds works of one function and size, up to 1024 bytes.
 
         NCCL also extends a batch whose works are more than 64 apart, but the works of a channel are neighbours.
         """
@@ -441,7 +441,7 @@ class LeastLoaded(Scheduler):
 
 @SHARE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.19.3"))
 def two_mib_per_rank(communicator: Comm, network: bool) -> int:
-    """2 MiB per rank, for at most 16 ranks; 256 KiB where the network can do the call."""
+    """2 MiB per rank, for at most 16 ranks; 256 KiB if the network can do the call."""
     limits = communicator.release.limits
     if network:
         return given(
@@ -458,7 +458,7 @@ def unlimited(communicator: Comm, network: bool) -> int:
 
 
 def _bytes_per_channel(communicator: Comm, total: int, network: bool) -> int:
-    """The most a channel is given, halved while that leaves channels without work; the product wraps.
+    """The most bytes for a channel, halved while some channels would have no work; the product wraps.
 
     ``network``: whether CollNet can do the call, be it picked or not.
     """
