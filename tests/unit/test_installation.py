@@ -99,6 +99,59 @@ def test_without_extras_and_without_posix_files_are_read_and_judged() -> None:
     assert all(not answer[2] for answer in found), [answer[2] for answer in found]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("extra", "codes", "asked"),
+    [
+        (
+            "",
+            [0, 0, 0, 0, 0, 0, 0, 0],
+            [
+                "budget docs/examples/step.csv --machine dgx-b200 --nodes 2",
+                "explain allreduce --machine dgx-h100 --nodes 2 --bytes 1M",
+                "edges allreduce --machine dgx-h100 --nodes 2",
+                "plugin lint {table}",
+                "plugin path",
+                "table --machine dgx-h100 --nodes 2",
+                "export allreduce --machine dgx-h100 --nodes 2 --format compiled -o {table}.picks",
+                "doctor",
+            ],
+        ),
+        ("plugin", [0], ["plugin dry-run {table} allreduce --machine dgx-h100 --nodes 2"]),
+        (
+            "fit",
+            [0, 1, 1],
+            [
+                "verify {run}",
+                "decide {run} --no-gate -o {table}.decided",
+                "accept docs/examples/all_reduce.log --machine dgx-h100",
+            ],
+        ),
+    ],
+)
+def test_an_extra_alone_is_enough_for_its_commands(
+    extra: str, codes: list[int], asked: list[str], tmp_path: Path
+) -> None:
+    """Nothing that another extra installs is there: no pyelftools for a dry run, nor anything for a budget."""
+    own = {module for each in EXTRAS if each.name == extra for module in each.modules}
+    absent = [*dict.fromkeys(module for each in EXTRAS for module in each.modules if module not in own)]
+    (tmp_path / "a.table").write_text("nccl-tuner-table 1\nallreduce bytes=1048576..8388608 nodes=2 -> ring/ll128\n")
+    run = tmp_path / "run.jsonl"
+    if extra == "fit":
+        simulated = (
+            "measure allreduce --backend simulated --seed 5 --machine dgx-h100 --nodes 2 --rounds 4 --bytes 1M,8M"
+        )
+        subprocess.run([sys.executable, "-m", "tuner", *simulated.split(), "--out", run], cwd=ROOT, check=True)
+    for words, code in zip(asked, codes, strict=True):
+        given = words.format(table=tmp_path / "a.table", run=run).split()
+        program = (
+            f"import sys; sys.modules.update(dict.fromkeys({absent!r}))\n"
+            f"from tuner.cli import main; sys.argv[1:] = {given!r}; main()"
+        )
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (done.returncode, "pip install" in done.stderr) == (code, False), (words, done.stderr)
+
+
 def test_a_module_of_no_extra_is_no_missing_extra() -> None:
     assert extras.missing("nothing", "this") is None
     assert extras.missing(None, "this") is None

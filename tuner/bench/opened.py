@@ -9,10 +9,8 @@ from tuner.base.spelling import option
 from tuner.bench import simulated
 from tuner.bench.backend import Backend, Options, options_of
 from tuner.bench.exchange import OwnProcess, serve
-from tuner.bench.gpu import backend as gpu
-from tuner.bench.gpu import opening
 from tuner.bench.gpu.rendezvous import RankAddress, own_address
-from tuner.times.measured.header import DOUBLE, Header
+from tuner.times.measured.header import DOUBLE, GPU, Header
 from tuner.times.measured.samples import Measurements, check_same
 
 _PATIENCE = 4.0  # limits of a step: ranks meet, NCCL's init, a block, and what comes before
@@ -24,6 +22,8 @@ def fresh(options: Options) -> Backend | None:
     None on ranks other than 0, after they have served until rank 0 was done. Errors: BadInput for what cannot be
     measured here; MeasuringFailed where the GPUs cannot be opened.
     """
+    from tuner.bench.gpu import opening  # with the packages of an extra, which files of other programs do without
+
     here = own_address()
     if here.rank == 0:
         return OwnProcess(partial(opening.open_at, here, options), _PATIENCE * options.limit_s)
@@ -32,6 +32,8 @@ def fresh(options: Options) -> Backend | None:
 
 
 def _served(here: RankAddress, options: Options) -> bool:
+    from tuner.bench.gpu import opening
+
     return opening.open_at(here, options).serve()
 
 
@@ -57,7 +59,7 @@ def _simulated_again(path: Path, measurements: Measurements) -> Backend:
 
 Reopener = Callable[[Path, Measurements], Backend | None]
 # By the header's backend. The GPUs of a double (tests/support/double) are there where its files were measured.
-REOPENERS: dict[str, Reopener] = {gpu.NAME: _gpus_again, DOUBLE: _gpus_again, simulated.NAME: _simulated_again}
+REOPENERS: dict[str, Reopener] = {GPU: _gpus_again, DOUBLE: _gpus_again, simulated.NAME: _simulated_again}
 
 
 def again(path: Path, measurements: Measurements) -> Backend | None:

@@ -10,12 +10,7 @@ import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-from elftools.common.exceptions import DWARFError, ELFError
-from elftools.dwarf.die import DIE
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
+from typing import Any, TypeAlias
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import OracleUnavailable
@@ -23,6 +18,8 @@ from tuner.base.expressions import expression
 from tuner.base.files import recall_answer, remember_answer
 from tuner.base.records import from_json, to_json
 from tuner.oracle.messages import Member, PeerOffsets, StructLayout, StructNumber, WorkLayout, WorkStructs
+
+DIE: TypeAlias = Any  # an entry of DWARF, as pyelftools has it
 
 STRUCTS = frozenset(
     {
@@ -164,20 +161,24 @@ def _stored(text: str) -> Symbols:
     return symbols
 
 
-# What pyelftools raises on files that lie about themselves
+# What pyelftools raises on files that lie about themselves, besides its own errors
 _DAMAGED: tuple[type[Exception], ...] = (
-    *(ELFError, DWARFError, OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
     *(MemoryError, OverflowError, RecursionError, struct.error),
 )
 
 
 @contextlib.contextmanager
-def opened(library: Path) -> Iterator[ELFFile]:
+def opened(library: Path) -> Iterator[Any]:
     """Opens the ELF file ``library``. OracleUnavailable for another kind of file, and if reading finds damage."""
+    # Of an extra: what only names symbols, such as a dry run of the plugin, does without.
+    from elftools.common.exceptions import DWARFError, ELFError
+    from elftools.elf.elffile import ELFFile
+
     try:
         with library.open("rb") as file:
             yield ELFFile(file)
-    except _DAMAGED as error:
+    except (ELFError, DWARFError, *_DAMAGED) as error:
         raise OracleUnavailable(f"{library} is not an ELF shared object: {error or type(error).__name__}") from None
 
 
@@ -210,7 +211,7 @@ def own_name(symbol: str) -> str:
 
 def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, str], dict[str, int]]:
     table = elf.get_section_by_name(".symtab")
-    assert isinstance(table, SymbolTableSection)
+    assert table is not None
     functions: dict[str, list[tuple[int, int]]] = {}
     kernels: dict[int, str] = {}
     objects: dict[str, int] = {}

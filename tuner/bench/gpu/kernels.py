@@ -11,9 +11,6 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import NamedTuple
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective, DataType, Op
@@ -201,6 +198,9 @@ def runs_on(library: Path, capability: int) -> bool:
 
 def code_sections(library: Path) -> dict[str, tuple[int, int]]:
     """Begin and end of the sections of GPU code in the file. Errors: BadInput if it is no libnccl."""
+    from elftools.common.exceptions import ELFError  # of an extra
+    from elftools.elf.elffile import ELFFile
+
     try:
         with library.open("rb") as file:
             elf = ELFFile(file)
