@@ -175,10 +175,11 @@ def opened(library: Path) -> Iterator[Any]:
     from elftools.common.exceptions import DWARFError, ELFError
     from elftools.elf.elffile import ELFFile
 
+    damaged: tuple[type[Exception], ...] = (ELFError, DWARFError, *_DAMAGED)
     try:
         with library.open("rb") as file:
             yield ELFFile(file)
-    except (ELFError, DWARFError, *_DAMAGED) as error:
+    except damaged as error:
         raise OracleUnavailable(f"{library} is not an ELF shared object: {error or type(error).__name__}") from None
 
 
