@@ -168,11 +168,12 @@ def test_configured_calls(nccl: str, draws: Draws) -> None:
     assert compared
 
 
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 4)])
 @pytest.mark.parametrize("nccl", WITH_CALLS)
-def test_groups_of_calls_some_of_which_are_configured(nccl: str, draws: Draws) -> None:
+def test_groups_of_calls_some_of_which_are_configured(nccl: str, nodes: int, gpus: int, draws: Draws) -> None:
     random = draws.random(f"groups with configured calls {nccl}")
     compared = 0
-    scenario = Scenario(nccl, 2, machine="dgx-h100", gpus_per_node=4)
+    scenario = Scenario(nccl, nodes, machine="dgx-h100", gpus_per_node=gpus)
     selection = Selection(scenario.communicator())
     with Oracle(scenario.oracle_configuration(), timeout_s=300) as oracle:
         for _ in range(GROUPS * draws.times):

@@ -200,7 +200,7 @@ def test_as_a_user_says_it(tmp_path: Path) -> None:
     file.write_text(tray())
     scenario = describe(topology=file, nodes=3, hosts_per_domain=2, nccl=HERE[-1])
     assert scenario.title.endswith(
-        f"3 x {file}, 4 GPUs each, NVLink domains of 2 hosts, taken for 2 nodes, NCCL {HERE[-1]}"
+        f"3 x {file}, 4 GPUs each, NVLink domains of 2 hosts, which NCCL treats as 2 nodes, NCCL {HERE[-1]}"
     )
     assert scenario.oracle_configuration().domains == (2, 1)
     whole = describe(topology=file, nodes=2, hosts_per_domain=2, nccl=HERE[-1])

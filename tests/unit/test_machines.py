@@ -791,8 +791,20 @@ def test_a_machine_that_cannot_be_simulated_says_why_and_what_there_is_instead()
         assert row.instead
         assert all(map(catalogue.load, row.instead))
         for name in (row.name, row.name.upper()):
-            with pytest.raises(UnknownMachine, match=f"^{re.escape(row.name)}: .*; valid: {row.instead[0]}"):
+            with pytest.raises(UnknownMachine, match=f"^{re.escape(row.name)}: .*; valid: {re.escape(row.instead[0])}"):
                 catalogue.load(name)
+
+
+@pytest.mark.parametrize(
+    ("asked", "missing"),
+    [("ND40rs_v2", "Standard_ND40rs_v2"), ("ml.g5.12xlarge", "g5.12xlarge"), ("G6E.24xlarge", "g6e.24xlarge")],
+)
+def test_what_a_cloud_puts_before_every_size_may_be_left_out_or_added(asked: str, missing: str) -> None:
+    with pytest.raises(UnknownMachine, match=f"^{re.escape(missing)}: ") as refused:
+        catalogue.load(asked)
+    (remedy,) = refused.value.remedies
+    assert catalogue.load(str(remedy.value)).gpus_per_node
+    assert catalogue.load("ml.g6.48xlarge").name == "g6.48xlarge"
 
 
 def test_the_environment_of_a_machine_is_what_only_the_search_reads(machine: Machine) -> None:

@@ -14,6 +14,7 @@ from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import TypeVar
 
 from tuner import release
 from tuner.base import tables
@@ -29,6 +30,8 @@ from tuner.machine.topology import Topology, read
 MOST = 8  # names that a message suggests
 LEAST_LETTERS = 3  # of a word that is also found inside another, as h100 in DGXH100
 CHIP_WEIGHT = 3  # a GPU that is named counts as much as three other words
+BEFORE_SIZES = expression(r"^(?:standard-|ml\.)")  # Azure's and SageMaker's, of a plain name
+Row = TypeVar("Row")
 WEAK = expression(r"v?[0-9]+[a-z]?")  # v5, 8g: words that say nothing where they are all that two names share
 MISSPELT = 0.9  # likeness of a name with one letter too few or too many: nothing else is suggested then
 
@@ -263,7 +266,20 @@ def alias(name: str) -> Alias | None:
     plain = _plain(name)
     if plain in map(_plain, names()):
         return None
-    return {_plain(each): known for each, known in aliases().items()}.get(plain)
+    return _by_plain_name(aliases(), name)
+
+
+def _absent(name: str) -> Missing | None:
+    """The row of refused.toml of this name, in any spelling."""
+    return _by_plain_name(missing(), name)
+
+
+def _by_plain_name(rows: Mapping[str, Row], name: str) -> Row | None:
+    """The row of a name in any spelling, with or without what a cloud puts before every size."""
+    plain = _plain(name)
+    exactly = {_plain(each): row for each, row in rows.items()}
+    without = {BEFORE_SIZES.sub("", each): row for each, row in exactly.items()}
+    return exactly.get(plain) or without.get(BEFORE_SIZES.sub("", plain))
 
 
 def _plain(name: str) -> str:
@@ -285,9 +301,7 @@ def load(name: str) -> Machine:
     if known is None:
         if (described := in_words.read(name)) is not None:
             return _described(described)
-        error = UnknownMachine(_unknown(name))
-        absent = {_plain(each): row for each, row in missing().items()}.get(_plain(name))
-        raise error.cured(Remedy("machine", absent.instead[0])) if absent else error
+        raise _unknown(name)
     name = known
     home = folder() / name
     facts = tables.toml(home / "machine.toml")
@@ -349,22 +363,25 @@ def _graph_table(name: str) -> GraphTable:
     return from_table(json.loads(_text(file))) if file.is_file() else GraphTable("")
 
 
-def _unknown(name: str) -> str:
-    """The message for an unknown machine name."""
-    absent = {each.lower(): row for each, row in missing().items()}.get(name.lower())
-    if absent:
-        return f"{absent.name}: {absent.why}; {one_of(absent.instead)}"
+def _unknown(name: str) -> UnknownMachine:
+    """The error for an unknown machine name, with the machine that comes nearest where there is one."""
+    if absent := _absent(name):
+        error = UnknownMachine(f"{absent.name}: {absent.why}; {one_of(absent.instead)}")
+        return error.cured(Remedy("machine", absent.instead[0]))
     models, known, chips = _known_words()
     elsewhere = {word for each in missing() for word in words_of(each) if CHIP.fullmatch(word)}
     not_here = having_all_words(name, {each: words_of(each) for each in missing()})
     if not_here and not having_all_words(name, known):
-        return f"no machine {name!r}; {_are_missing([missing()[each] for each in not_here])}"
+        rows = [missing()[each] for each in not_here]
+        error = UnknownMachine(f"no machine {name!r}; {_are_missing(rows)}")
+        return error.cured(Remedy("machine", rows[0].instead[0]))
     here = {gpus.chip(model) for model in models.values()}
     if (words := in_words.of_chip(_words(name), here)) is not None:
-        return f"no machine {name!r}; in words: {words}, with your GPUs and CPUs"
+        return UnknownMachine(f"no machine {name!r}; in words: {words}, with your GPUs and CPUs")
     meant = nearest(name, known, chips | elsewhere)
     hint = f"; did you mean {', '.join(meant)}?" if meant else f"; {nearest_of(name, models)}"
-    return f"no machine {name!r}{hint} (all: nccl-tuner machines)"
+    error = UnknownMachine(f"no machine {name!r}{hint} (all: nccl-tuner machines)")
+    return error.cured(Remedy("machine", meant[0])) if meant else error
 
 
 @cache

@@ -65,7 +65,6 @@ RegisteredRule = Callable[[RuleCall, Tables, IntArray], IntArray]
 RULES: Registry[RegisteredRule] = Registry()
 
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
-CROSS_CLIQUE = "NCCL_MNNVL_CROSS_CLIQUE"  # with which NVLink may reach peers of other nodes, too
 
 
 def keeps(communicator: Comm, request: Request) -> bool:
@@ -109,11 +108,13 @@ def missing(release: Release, buffers: Buffers) -> str | None:
 
 
 def not_on_nodes(communicator: Comm, buffers: Buffers) -> str | None:
-    """Condition under which such buffers are not emulated because nodes differ; None if they are emulated.
+    """Condition under which such buffers are not emulated because nodes differ or cliques are joined; None elsewhere.
 
     A rank's NVLS channels depend on the compute capability of its own GPU, and with one rank per node on its own
     adapter (ncclNvlsRegResourcesQuery, src/transport/nvls.cc, and src/register/coll_reg.cc, v2.28.9-1).
     """
+    if buffers is Buffers.window and communicator.nodes > 1 and symmetric_variables.joins_cliques(communicator):
+        return f"with {symmetric_variables.CROSS_CLIQUE}"  # copy engines of some releases take them
     if communicator.nodes_are_alike:
         return None
     plain = buffers is Buffers.window and communicator.release.symmetric.unsupported_windows == "plain"
@@ -212,9 +213,9 @@ def _adapters_take_buffers(call: RuleCall) -> bool:
     """Whether the ring's adapters read and write the user's buffers (GPUDirect RDMA), with one rank per node."""
     lone = call.communicator.nodes == call.communicator.ranks
     variables = call.communicator.environment
-    if lone and variables.number(CROSS_CLIQUE, 0) and variables.number("NCCL_MNNVL_ENABLE", 2) == 1:
+    if lone and variables.number(symmetric_variables.CROSS_CLIQUE, 0) and variables.number("NCCL_MNNVL_ENABLE", 2) == 1:
         raise BadInput(
-            f"{CROSS_CLIQUE}: not emulated for registered buffers where each rank is a node and "
+            f"{symmetric_variables.CROSS_CLIQUE}: not emulated for registered buffers where each rank is a node and "
             "NCCL_MNNVL_ENABLE is 1; valid there: plain"
         )
     moves = call.request.collective in (Collective.AllGather, Collective.Broadcast)
@@ -349,8 +350,11 @@ def takers(call: RuleCall, network: Callable[[], NetworkUse] | None) -> tuple[Ze
         return ()
     if communicator.collnet:
         raise BadInput("launches in full: with CollNet they are emulated on plain buffers only; valid there: plain")
-    if communicator.nodes > 1 and communicator.environment.number(CROSS_CLIQUE, 0):
-        raise BadInput(f"{CROSS_CLIQUE}: launches in full are emulated on plain buffers only; valid there: plain")
+    if communicator.nodes > 1 and communicator.environment.number(symmetric_variables.CROSS_CLIQUE, 0):
+        raise BadInput(
+            f"{symmetric_variables.CROSS_CLIQUE}: launches in full are emulated on plain buffers only; valid there: "
+            "plain"
+        )
     found = {
         ZeroCopyPeer.peers: peers_take_buffers(call),
         ZeroCopyPeer.switch: switch_takes_buffers(call),

@@ -16,7 +16,7 @@ from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import COPY_ENGINES, FP8, NonClassicPath, Request
-from tuner.emulator.rules import registered, symmetric_kernels, symmetric_rail, symmetric_variables
+from tuner.emulator.rules import call_configuration, registered, symmetric_kernels, symmetric_rail, symmetric_variables
 from tuner.emulator.rules.schedule.scheduler import VARIABLE, argument_bytes
 from tuner.emulator.rules.schedule.task import Chooser, CollectiveTask, Kernels, kind
 from tuner.emulator.rules.symmetric_kernels import KernelChoice, KernelCounts, best, multicast
@@ -313,8 +313,11 @@ def gathers_sums_and_averages(request: Request) -> bool:
 def waits(communicator: Comm, request: Request, nbytes: int) -> bool:
     """Whether a call, on any buffers, waits for a symmetric kernel if copy engines do not do it. Errors: BadInput.
 
-    Source: ncclMakeSymmetricTaskList, src/scheduler/symmetric_sched.cc, v2.29.2-1.
+    A call that selects its algorithm does not. Source: ncclMakeSymmetricTaskList, src/scheduler/symmetric_sched.cc,
+    v2.29.2-1; of selections read from the binary.
     """
+    if call_configuration.selected(communicator, request) is not None:
+        return False
     if request.symmetric is Sides.both and symmetric_variables.are_made(communicator):
         return is_set_aside(communicator, request, nbytes)
     rules, enabled = communicator.rules, symmetric_variables.windows_enabled(communicator)

@@ -27,6 +27,7 @@ UNSET, NO_GIN, GDAKI = -1, 0, 3  # of GIN
 RMA = "NCCL_NUM_RMA_CTX"
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 128, 1 << 30
 KERNEL, WITHOUT_WINDOWS = "NCCL_SYM_KERNEL", "NCCL_SYM_NOWIN_ENABLE"
+CROSS_CLIQUE = "NCCL_MNNVL_CROSS_CLIQUE"  # with which NVLink may reach peers of other nodes, too
 WINDOWS, STRIDE = "NCCL_WIN_ENABLE", "NCCL_WIN_STRIDE"
 # The distance of the windows of two GPUs reaches no choice: where it is too short, registering them fails.
 # GIN's are without effect where a release has no kernels of several nodes.
@@ -232,6 +233,11 @@ def are_made(communicator: Comm) -> bool:
     return supported(communicator)
 
 
+def joins_cliques(communicator: Comm) -> bool:
+    """Whether NVLink reaches peers in other cliques of the fabric, which are nodes of their own (from the binary)."""
+    return communicator.fabric and communicator.environment.number(CROSS_CLIQUE, 0) != 0
+
+
 def supported(communicator: Comm) -> bool:
     """Whether the communicator has symmetric memory. BadInput if it is not known.
 
@@ -240,7 +246,7 @@ def supported(communicator: Comm) -> bool:
     if not windows_enabled(communicator):
         return False
     rule = communicator.rules.windows_between_nodes
-    if communicator.nodes > 1 and (rule is None or not rule(communicator)):
+    if communicator.nodes > 1 and (rule is None or joins_cliques(communicator) or not rule(communicator)):
         return False
     if communicator.graphs[Algorithm.Ring].type_intra in ("LOC", "NVL") and communicator.direct_nvlink:
         return True
