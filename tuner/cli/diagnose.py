@@ -108,12 +108,12 @@ def command(
     others.
 
     FILE is a log of NCCL or of a serving engine, a topology that NCCL dumped, what nccl-tests, ncclras, nvidia-smi topo
-    or lstopo printed, a trace or counters of a job, or a folder: of preflight records, of all ranks' Flight Recorder
-    dumps, that NCCL_TUNER_JOB named, or an environment of Python: which libnccl its jobs load, and why. Each finding
-    names the command that shows more. Exit code 1 where something is wrong, else 3 where something cannot be judged,
-    else 0.
-    Logs and other output of one job, such as the kernel's or a scheduler's, are one account: the first cause, where it
-    began, and who only followed. "unlike" means different from what is usual, which may be intended: it is no fault.
+    or lstopo printed, or a trace or counters of a job. It may be a folder: preflight records, Flight Recorder dumps of
+    all ranks, the folder that NCCL_TUNER_JOB named, or a Python environment (it says which libnccl its jobs load, and
+    why). Each finding names the command that shows more. Exit code 1 if something is wrong, else 3 if something cannot
+    be judged, else 0. Logs and other output of one job, such as the kernel's or a scheduler's, are one account: the
+    first cause, where it began, and who only followed. "unlike" means different from what is usual, which may be
+    intended: it is no fault.
 
     For a single topology it also says what each finding costs, and its repair, which 'nccl-tuner diff' takes as well.
     Parts are known by their PCI ids, and the topology is held against the nearest machine of the catalogue: switches

@@ -62,10 +62,10 @@ def run_command(
 def learn_command(path: Path) -> None:
     """Learns a libnccl that has no file here: a new release, a vendor's build, your own patch.
 
-    The nearest known release, tables that the library has as data, and values and rules that make the emulator give
-    its answers. What was learnt is kept, and LIBNCCL is then a release: --nccl LIBNCCL. Where its release was answered
-    by source or between two others until now, it says how many of those answers were right. Exit code 1 where
-    something differs that no known rule explains; each such case is shown.
+    Finds the nearest known release, reads tables that the library has as data, and finds values and rules with which
+    the emulator gives its answers. What was learnt is kept, and LIBNCCL is then a release: --nccl LIBNCCL. If its
+    release was answered by source or between two others until now, it says how many of those answers were right. Exit
+    code 1 if something differs that no known rule explains; each such case is shown.
 
     \b
     nccl-tuner oracle learn /usr/lib/x86_64-linux-gnu/libnccl.so.2

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @options.file_option("--library", "FILE", "The libnccl.so.2 that the job loads, if known.")
 @options.flag("--script", "Print the one file that does the same with Python alone.")
 def collect_command(folder: Path | None, library: Path | None, script: bool) -> None:
-    """Writes what NCCL would choose by on this rank into DIR, a folder that all ranks share.
+    """Records in DIR, a folder that all ranks share, everything that NCCL's choices on this rank depend on.
 
     Run it as the job runs, on every rank: in its container, with its variables. The rank is the launcher's (torchrun,
     mpirun, srun). No GPU is asked and no library loaded. Where nccl-tuner is not installed, copy the script there.

@@ -75,7 +75,8 @@ def ideal_command(
     name: str | None,
     **projected: Any,
 ) -> None:
-    """The bus bandwidth of links that carry the least there is to carry, and do nothing else.
+    """The bus bandwidth that links allow if they carry only the bytes that have to be sent, and nothing else costs
+    time.
 
     It is the same for every collective, and does not model reduction in the network. With --fabric: the time of an
     AllReduce by the links that it crosses.

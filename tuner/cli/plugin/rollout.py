@@ -139,7 +139,7 @@ def _check_signature(table: Path, signature: Path, signers: Path | None, identit
 )
 @options.option("--reason", "why", "A reason, as one line; it is written to the file.", default="", show_default=False)
 def switch_command(file: Path, state: str, margin_s: int, why: str) -> None:
-    """Has jobs that begin from now on go without the plugin's table (off), or with it again (on); mends its file.
+    """Turns the plugin's table off, or on again, for jobs that begin from now on; also repairs the file of the switch.
 
     FILE is what NCCL_TUNER_SWITCH names, which all nodes see; it has to be there before the first job. Running jobs
     keep what they have, since ranks that read the file at different moments would choose differently: restart jobs that
