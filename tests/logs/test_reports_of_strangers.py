@@ -627,3 +627,39 @@ def test_an_ending_in_the_log_of_one_rank_is_that_ranks(tmp_path: Path) -> None:
     files[1].write_text(shared, "utf-8")
     (one,) = diagnose(files[:2], DiagnosisOptions())
     assert one.findings[0].facts["rank"] is None
+
+
+BROKEN = (  # by a terminal, in the middle of words
+    "(1) The process is killed by SIGKILL by OOM killer due to high memory usage. (2) ra",
+    "y stop --force is called. (3) The worker is crashed unexpectedly due to SIGSEGV or other unexpected errors.",
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "rank"),
+    [
+        (BROKEN, "ending.ray_worker_died", None),
+        (["s watchdog got stuck for 480 seconds without making progress"], "ending.watchdog_stuck", None),
+        (
+            [AT_WORK.format(rank=2) + "Received a dump signal due to a collective timeout from this local rank"],
+            "ending.watchdog_failure",
+            2,
+        ),
+        (["May 1, 2026 @ 20:46:57.8    [rank8]: with error: Connection reset by peer"], "ending.peer_lost", 8),
+        (['(Worker pid=3)   File "/app/x.py", line 9 in start'] * 2, "ending.python_traceback", None),
+    ],
+    ids=["ray", "stuck", "dump", "kibana", "frames"],
+)
+def test_more_pieces_that_launchers_and_terminals_cut(
+    tmp_path: Path, lines: list[str], code: str, rank: int | None
+) -> None:
+    first = of_text(tmp_path, *lines)[0]
+    assert (first.code, first.severity, first.facts["rank"]) == (code, FAULT, rank)
+
+
+def test_calls_that_failed_in_an_aborted_communicator_come_after_why_it_was_aborted(tmp_path: Path) -> None:
+    returned = "node-1:60:62 [1] NCCL INFO misc/socket.cc:829 -> 3"
+    assert of_text(tmp_path, returned)[0].code == "diagnose.nccl_returned"
+    found = of_text(tmp_path, returned, SEQUENCE.format(rank=1))
+    assert (found[0].code, found[0].facts["rank"]) == ("ending.watchdog_failure", 1)
+    assert "diagnose.nccl_returned" in {each.code for each in found}

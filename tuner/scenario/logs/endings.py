@@ -39,6 +39,7 @@ _WRAPPERS = tuple(
     for pattern in (
         r"\[?(?P<time>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?)(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?[,:]?\s+",
         r"(?:stdout|stderr) [FP] ",  # Kubernetes' container runtimes
+        r"[A-Z][a-z]{2} \d+, \d{4} @ \d\d:\d\d:\d\d(?:\.\d+)?\s+",  # Kibana
         r"\[?(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d(?:\.\d+)?(?: \d{4})?\]? ",  # dmesg -T, syslog
         r"(?P<host>[\w.-]+) kernel: ",  # syslog
         r"kern +:\w+ +: ",  # dmesg -x

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from tuner.base.findings import Finding, Severity
 from tuner.scenario.logs.checks.shown import ShownByLog
+from tuner.scenario.logs.endings import failures
 from tuner.scenario.logs.known_warnings import meaning_of
 from tuner.scenario.logs.lines import PrintedLine
 
@@ -33,7 +34,9 @@ def warnings(shown: ShownByLog) -> Iterator[Finding]:
         alike.setdefault(re.sub(r"0x[0-9a-f]+|\d+", "#", text), []).append(line)
     if log.returned is not None and not alike:
         where, number = log.returned
-        yield Finding("diagnose.nccl_returned", Severity.FAULT, {"result": RESULTS[number], "where": where})
+        follows = bool(log.timed_out or failures(log.endings))  # as a communicator's calls fail once it is aborted
+        severity = Severity.NOTE if follows else Severity.FAULT
+        yield Finding("diagnose.nccl_returned", severity, {"result": RESULTS[number], "where": where})
     ranks = {each.thread.process: each.rank for each in log.ranks}
     for line, *others in list(alike.values())[:MOST_WARNINGS]:
         known = meaning_of(line.text)
