@@ -1,7 +1,7 @@
-"""Times: records and readers of measured times, models of them, and what they say about machines and NCCL's picks.
+"""Measured times: how they are recorded, read and modelled, and what they say about machines and NCCL's picks.
 
-``records`` are measurements as records and files, ``readers`` take them from other files, ``measured`` are tables of
-them; ``statistics`` and ``evidence`` say what is beyond the noise, ``comparison`` puts picks beside the best.
-``calibration`` calibrates ``timemodel``; ``costmodels`` has the textbook's formulas. ``acceptance`` judges a machine,
-``regret`` NCCL's choices.
+``measured`` has the records of measured times and reads them from files. ``statistics``, ``compare`` and ``evidence``
+tell differences from noise; ``picks`` compares NCCL's picks with the fastest choices. ``calibration`` fits
+``timemodel`` to measured times; ``costmodels`` has textbook formulas. ``acceptance`` judges a machine, ``regret``
+judges NCCL's choices.
 """

@@ -1,9 +1,10 @@
 """Which of two is faster? The one comparison that `verify`, `decide`, `decide` in a job, and regret use.
 
 * **Noise** comes with the :class:`Samples`: the standard error of a typical logarithm of times and its degrees of
-freedom, from rounds, processes, stretches of a job, repeated runs, or a curve over sizes. * **Many comparisons** are
-corrected by Holm's method, for everything that is decided together. * **Beyond the noise** means that without any gain,
-a result like this has a chance of at most 2.5 %, one-sided and so corrected: the 95 % interval of the gain is above 0.
+  freedom, from rounds, processes, stretches of a job, repeated runs, or a curve over sizes.
+* **Many comparisons** are corrected by Holm's method, for everything that is decided together.
+* **Beyond the noise** means that without any gain, a result like this has a chance of at most 2.5 %, one-sided and so
+  corrected: the 95 % interval of the gain is above 0.
 * **A crossing** of two curves is between the last size at which the first is ahead, and the next one.
 """
 

@@ -1,4 +1,4 @@
-"""Acceptance of a cluster: measured times against what a healthy machine takes, and what a loss points to.
+"""Acceptance of a cluster: compares measured times with those of a healthy machine and names what a loss points to.
 
 ``accept`` judges files of results, ``floors`` computes the least bandwidths that a gate can require of runs. Expected
 times come from a calibration, or from NCCL's own model with its known error; ``diagnosis`` compares a loss with how

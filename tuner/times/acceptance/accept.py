@@ -1,4 +1,4 @@
-"""Judges whether a cluster's results are accepted: a verdict on every file, and what a loss points to."""
+"""Judges whether a cluster's results are accepted: gives a verdict on every file and names what a loss points to."""
 
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
@@ -50,9 +50,11 @@ _MOST = 2 / 3  # of the points go the same way
 
 
 def drifts(file: MeasurementFile, table: Measurements, given: Given) -> Iterator[Problem]:
-    """A problem if most repeatedly measured points take over 10 % longer, or shorter, at the end than at the start.
+    """Yields a problem if calls become slower during the run.
 
-    The repeated times are calls in nccl-tests' JSON, samples in our own runs, or rows that repeat a point.
+    The last third of a point's times is compared with the first third. It is a problem if most points take longer at
+    the end, and the median point takes over 10 % longer. The repeated times of a point are calls in nccl-tests' JSON,
+    samples in measurement files of this package, or rows that repeat the point.
     """
     series = [(line, name, times) for line, name, times in _series(file, table, given) if len(times) >= _LONG]
     if not series:
@@ -76,7 +78,7 @@ def _last_to_first(times: Sequence[float]) -> float:
 
 
 def _series(file: MeasurementFile, table: Measurements, given: Given) -> Iterator[tuple[int, str, Sequence[float]]]:
-    """Line, name and times of each point, in the order in which they were measured."""
+    """Yields the line, name and times of each point; the times are in the order in which they were measured."""
     if file.format is FileFormat.nccl_tests_json:
         for each in file.read(given).blocks:
             yield each.line, f"{each.point.bytes} bytes", each.times_us
@@ -104,7 +106,7 @@ _JUDGED = (Kind.above_links, Kind.too_short)
 
 @dataclass(frozen=True, slots=True)
 class ResultFile:
-    """A file's rows that can be judged, and what is wrong with them and the others.
+    """The rows of a result file that can be judged, and what is wrong with the file's rows.
 
     ``names_release``: whether the file itself names its NCCL release; ``stand_in`` says which release stands in for one
     that is not known. ``wrong_results``: how many calls had wrong values. ``executed``: what NCCL's log says ran, by
@@ -128,15 +130,16 @@ class ResultFile:
 
     @property
     def is_refused(self) -> bool:
-        """Whether rows are missing because something is wrong with them, or the results are wrong."""
+        """Whether rows were left out because something is wrong with them, or results have wrong values."""
         return self.wrong is not None or any(problem.refused for problem in self.problems)
 
 
 @dataclass(frozen=True, slots=True)
 class WrongResults:
-    """Calls of a file whose results were wrong: how many, their sizes in bytes, and the most wrong values in one call.
+    """The calls of a file that computed wrong results: how many, their sizes in bytes, the most wrong values in one
+    call.
 
-    ``out_of_bounds``: nccl-tests' own count at the end, where its rows give no numbers.
+    ``out_of_bounds``: the count that nccl-tests prints at the end of its output, for files whose rows have no counts.
     """
 
     file: str
@@ -150,7 +153,7 @@ class WrongResults:
 
 
 def wrong_results(file: MeasurementFile, given: Given) -> WrongResults | None:
-    """The wrong results of a file from any machine; None if all results were right, or none were checked.
+    """The wrong results in a file, whatever machine it is from; None if all results were right, or none were checked.
 
     BadMeasurement if it cannot be read.
     """
@@ -172,9 +175,11 @@ def wrong_results(file: MeasurementFile, given: Given) -> WrongResults | None:
 
 
 def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario) -> ResultFile:
-    """The rows of a file, read before or not, or of a shipped table by its name, on the machine of ``scenario``.
+    """Reads the rows to judge on the machine of ``scenario``: from a path, a file that is read already, or a table's
+    name.
 
-    BadMeasurement if it cannot be read or contradicts ``given``; CannotBeJudged for GPUs that NCCL does not run on.
+    BadMeasurement if it cannot be read or contradicts ``given``; CannotBeJudged if its GPUs are not NVIDIA's, so that
+    NCCL does not run on them.
     """
     file = path if isinstance(path, MeasurementFile) else MeasurementFile(measured.file_of(path))
     path = file.path if isinstance(path, MeasurementFile) else path
@@ -229,7 +234,8 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
 
 
 def not_of_nccl(gpu: str) -> str:
-    """Why results on a GPU are not judged: NCCL does not run on it; empty if it does. ``gpu``: its name in files."""
+    """Reason why results on a GPU are not judged if NCCL does not run on it, else empty. ``gpu``: the GPU's name in
+    files."""
     if "AMD" not in gpu.upper():
         return ""
     return f"results on {gpu}: AMD's library RCCL runs there, whose choices and times are not known here"
@@ -245,7 +251,7 @@ UNNAMED_GPU = "Graphics Device"  # as a driver calls a GPU that is newer than it
 
 
 def _other_machine(table: Measurements, scenario: Scenario) -> Iterator[Problem]:
-    """A problem if the file names GPUs that the machine does not have."""
+    """Yields a problem if the file names GPUs that the machine does not have."""
     kinds = [kind for kind in table.header.gpu.split(", ") if kind not in ("", UNNAMED_GPU)]
     own = scenario.gpu_models
     if not own or all(any(gpus.is_product(kind, model) for model in own) for kind in kinds):
@@ -257,11 +263,11 @@ def _other_machine(table: Measurements, scenario: Scenario) -> Iterator[Problem]
 
 @dataclass(frozen=True, slots=True)
 class AcceptOptions:
-    """Options of a judgement: the machine and its settings, and what the files have to agree with.
+    """Options of ``accept``: the machine and its settings, and what the files have to agree with.
 
-    ``given`` has the release, nodes and GPUs that the user named. ``calibration``: a name or file, None for the
-    machine's. ``like``: a run of the same cluster on a healthy day, whose times are expected instead. ``log``: what a
-    separate log shows of the run; the log lines among the results are read as well.
+    ``given`` has the release, nodes and GPUs that the user named. ``calibration``: a name or file; None takes the
+    calibration of the machine. ``like``: a run of the same cluster on a healthy day, whose times are the expected ones
+    instead. ``log``: what a separate log of the run shows; log lines in the result files are read as well.
     """
 
     scenario: Scenario
@@ -273,11 +279,11 @@ class AcceptOptions:
 
 @dataclass(frozen=True, slots=True)
 class JudgedSize:
-    """A size of a curve: times in us with the band that passes, bandwidths in GB/s, what NCCL picks, the verdict.
+    """One size of a curve: its time in us and the times that pass, its bandwidth in GB/s, NCCL's pick and the verdict.
 
-    ``limit`` and ``limit_alone`` are factors over the expected time: above the first the size is slow, above the second
-    it fails by itself. ``runs``: how many public runs the expected time comes from, 0 if it comes from a model. Numbers
-    are NaN where nothing is expected.
+    ``limit`` and ``limit_alone`` are factors over the expected time: above ``limit`` the size is slow, above
+    ``limit_alone`` it fails by itself. ``runs``: how many public runs the expected time comes from, 0 if it comes from
+    a model. Numbers are NaN if there is no expected time.
     """
 
     file: str
@@ -307,14 +313,14 @@ class JudgedSize:
 
     @property
     def shape_words(self) -> str:
-        """Nodes, GPUs and settings in words."""
+        """The nodes, GPUs, NCCL release and settings as text."""
         settings = "".join(f", {name}={value}" for name, value in self.settings.items())
         return f"{self.nodes} x {self.gpus_per_node} GPUs, NCCL {self.nccl}{settings}"
 
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """Something wrong in rows of a file, whether or not a size fails because of it."""
+    """Something that is wrong in rows of a file, whether or not a size fails because of it."""
 
     file: str
     kind: str
@@ -334,13 +340,13 @@ class StartExtra:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Acceptance(Framed):
-    """Whether results are those of a healthy machine, and why. As a frame it has a row for each of ``sizes``.
+    """Whether results are those of a healthy machine, and why. As a data frame it has one row per element of ``sizes``.
 
     ``judged``: whether there is a verdict; if not, ``missing`` says what would allow one. ``sizes`` has every size that
-    was judged, ``skipped`` counts the other rows by reason. ``expected_by`` says whose times were expected.
-    ``diagnosis``: the faults that explain a loss, the best first. ``passes_as``: releases with which all sizes would
-    pass, if some fail and the files name no release. ``findings``: all of this as codes with facts, the gravest first;
-    the first one is the verdict.
+    was judged, ``skipped`` counts the other rows by reason. ``expected_by`` says where the expected times come from.
+    ``diagnosis``: the faults that explain a loss, the best explanation first. ``passes_as``: releases with which all
+    sizes would pass, if some fail and the files name no release. ``findings``: all of this as codes with facts, the
+    verdict first; only wrong results come before it.
     """
 
     passes: bool = field(metadata=json_form(key="pass"))
@@ -360,11 +366,11 @@ class Acceptance(Framed):
 
     @property
     def calls_judged(self) -> tuple[int, int]:
-        """How many sizes fail, and how many were judged: in place and out of place count once."""
+        """How many calls fail, and how many were judged; a size in place and out of place counts as one call."""
         return calls_of(each for each in self.sizes if each.verdict.fails), calls_of(self.sizes)
 
     def columns(self) -> dict[str, Column]:
-        """The fields of :class:`JudgedSize`, [size]: times in us, bandwidths in GB/s."""
+        """The fields of :class:`JudgedSize` as columns with one element per size: times in us, bandwidths in GB/s."""
         return Rows(self.sizes).columns()
 
     @property
@@ -376,13 +382,13 @@ class Acceptance(Framed):
 
 
 def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acceptance:
-    """Judges the results of ``files``, read before or not.
+    """Judges the results of ``files``, which are paths or files that are read already.
 
     Sizes that are too slow or too fast fail, and so do rows that cannot be true. Wrong results fail whatever else can
     be judged: none of the errors below is raised where a file has them, and a finding says the error.
 
-    Errors: BadMeasurement for a file that cannot be read, contradicts ``asked``, or has no times; CannotBeJudged if
-    every row is left out or has an unknown release; BadInput for an invalid scenario or calibration.
+    BadMeasurement if a file cannot be read, contradicts ``asked``, or has no times. CannotBeJudged if every row is left
+    out or has an unknown release. BadInput if the scenario or calibration is invalid.
     """
     try:
         return _accepted(files, asked)
@@ -513,8 +519,9 @@ def _fabric_causes(
     losses: Sequence[tuple[JudgedCurve, CurveLoss]],
     asked: AcceptOptions,
 ) -> dict[tuple[str, ...], Sequence[FabricCause]]:
-    """The causes that the losses' shapes leave possible, by calls in words: those that all failing curves share, else
-    those of each. Within a node only losses that grow with the size are explained.
+    """Maps calls, named in words, to the causes that the shapes of their losses leave possible. If all failing curves
+    share causes, there is one entry with these; else each curve has its own. Within a node only losses that grow with
+    the size are explained.
     """
     files = {id(each): file for file, _, each in judged}
     topology = asked.scenario.resolve().own.topology
@@ -565,7 +572,8 @@ _FORCES = {"NCCL_ALGO", "NCCL_PROTO"}
 
 
 def _mostly_known(judged: Sequence[JudgedCurve]) -> bool:
-    """Whether half of the deciding sizes are judged: in every curve without a forced choice, and in all together."""
+    """Whether half of the deciding sizes are judged, both in every curve without a forced choice and in all curves
+    together."""
     if not judged:
         return True
     chosen = [each for each in judged if not _FORCES & dict(each.curve.kind.shape.settings).keys()]
@@ -586,13 +594,13 @@ def _no_release(files: Sequence[ResultFile], given: Given) -> tuple[str, ...]:
 
 
 def _of_site(files: Sequence[ResultFile]) -> str | None:
-    """The shipped calibration of the one site that the files name; None if they name none or several."""
+    """Name of the shipped calibration of the site that the files name; None if they name no site or several sites."""
     sites = {file.table.header.site for file in files}
     return calibrations.of_site(sites.pop()) if len(sites) == 1 else None
 
 
 def _network(files: Sequence[ResultFile], asked: AcceptOptions) -> Network | None:
-    """The kind of network that the logs show; None if they show none, several, or sockets.
+    """The kind of network that the logs show; None if they show no network, several networks, or sockets.
 
     A run over sockets is compared with the network that the machine has.
     """
@@ -603,7 +611,7 @@ def _network(files: Sequence[ResultFile], asked: AcceptOptions) -> Network | Non
 
 
 def _expected_by(judged: Sequence[tuple[ResultFile, JudgedCurve]], expectation: Expectation) -> dict[str, None]:
-    """Where the expected times come from, in words: public runs, or which calibration and why that one."""
+    """Sentences that say where the expected times come from: public runs, or which calibration and why that one."""
     runs: dict[Whose, list[int]] = {}
     count = 0
     for _, each in judged:
@@ -639,8 +647,8 @@ def _judged(
     *,
     a_release: bool = False,
 ) -> list[tuple[ResultFile, JudgedCurve]]:
-    """Curves with their verdicts. If a file names no release, a size at which releases pick differently is left open
-    where its time is modelled, unless ``a_release`` says that the scenario's is right.
+    """Judges the curves of files. If a file names no release, a size at which releases pick differently is left open if
+    its expected time is modelled, unless ``a_release`` says that the scenario's release is right.
     """
     of_files: list[tuple[ResultFile, Curve]] = []
     for file in files:
@@ -675,7 +683,7 @@ def _judged(
 
 
 def _passes_as(files: Sequence[ResultFile], asked: AcceptOptions) -> tuple[str, ...]:
-    """The releases with which every curve passes, if no file names its release; empty if one does."""
+    """The releases with which every curve passes, if no file names its release; empty if a file does."""
     if any(file.names_release for file in files):
         return ()
     accepted = []
@@ -688,7 +696,7 @@ def _passes_as(files: Sequence[ResultFile], asked: AcceptOptions) -> tuple[str, 
 
 
 def _wanted(rows: Sequence[SampleBlock], given: Given, skipped: Counter[str]) -> Iterator[SampleBlock]:
-    """Rows of the nodes and GPUs that were asked about."""
+    """Yields the rows with the numbers of nodes and GPUs that ``given`` names; counts the others in ``skipped``."""
     for row in rows:
         if given.nodes not in (None, row.nodes) or given.gpus_per_node not in (None, row.gpus_per_node):
             skipped[f"of {row.nodes} x {row.gpus_per_node} GPUs"] += 1
@@ -697,7 +705,7 @@ def _wanted(rows: Sequence[SampleBlock], given: Given, skipped: Counter[str]) ->
 
 
 def _least_us(file: ResultFile, curve: Curve, expectation: Expectation) -> Array:
-    """The times below which a row cannot be true, us, [size]: what the links alone need, less a margin."""
+    """Times per size, us, below which a row cannot be true: what the links alone need, less a margin."""
     own = expectation.scenario.resolve().own
     rows = {row.line: row for row in file.table.blocks}
     return np.array([plausible.fastest_us(rows[lines[0]], own.topology, own.trays) for lines in curve.lines])
@@ -706,8 +714,8 @@ def _least_us(file: ResultFile, curve: Curve, expectation: Expectation) -> Array
 def _diagnosed(
     judged: Sequence[tuple[ResultFile, JudgedCurve]], expectation: Expectation, log: LogFacts
 ) -> tuple[Diagnosis, ...]:
-    """Faults that explain the times of all curves and that no log refutes; empty if no size is too slow, or if times
-    cannot be true.
+    """Faults that explain the times of all curves and that no log refutes; empty if no size is too slow, or if some
+    times are too short to be true.
     """
     judged = [each for each in judged if set(each[1].expected.whose) != {Whose.nothing}]
     verdicts = {verdict for _, each in judged for verdict in each.verdicts}
@@ -744,7 +752,7 @@ def _diagnosed(
 
 
 def _refuted_in_a_node(judged: Sequence[JudgedCurve]) -> set[Resource]:
-    """The parts of a node that cannot be at fault, because the same files' one-node runs pass up to large calls."""
+    """Parts of a node that cannot be at fault, because the one-node runs in the same files pass up to large calls."""
     alone = [
         each
         for each in judged
@@ -760,7 +768,7 @@ def _refuted_in_a_node(judged: Sequence[JudgedCurve]) -> set[Resource]:
 
 
 def _small_messages(judged: Sequence[JudgedCurve]) -> Iterator[Diagnosis]:
-    """Explanation by the host if only small sizes are too slow and no fault of the fabric explains them."""
+    """Yields the host as the explanation if only small sizes are too slow and no fault of the fabric explains them."""
     slow = [np.array([verdict is SizeVerdict.slow for verdict in each.verdicts]) for each in judged]
     sizes = np.concatenate([each.curve.bytes[which] for each, which in zip(judged, slow, strict=True)])
     if sizes.max() >= judge.HOST_BYTES:
@@ -820,7 +828,7 @@ def _sizes(file: ResultFile, nccl: str, judged: JudgedCurve) -> Iterator[JudgedS
 
 
 def write_junit(path: Path, acceptance: Acceptance) -> None:
-    """Writes the verdicts as JUnit XML, the files' problems as a separate suite. BadInput if it cannot be written."""
+    """Writes the verdicts as JUnit XML; the files' problems are a separate suite. BadInput if it cannot be written."""
     root = ET.Element("testsuites", name=f"nccl-tuner accept {acceptance.machine}")
     for name, sizes in groupby(acceptance.sizes, suite):
         _add_suite(root, name, [(human_bytes(each.bytes), _failure(each)) for each in sizes])

@@ -1,4 +1,4 @@
-"""Measured rows as curves: the times of one kind of call on one communicator, by size."""
+"""Groups measured rows into curves: the times of one kind of call on one communicator, by size."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class CurveKind:
-    """Call and placement of a curve's rows. ``sockets``: whether they used TCP sockets between nodes."""
+    """What the rows of a curve have in common. ``sockets``: whether they used TCP sockets between nodes."""
 
     shape: ConfiguredShape
     request: Request | Exchange
@@ -54,7 +54,7 @@ class CurveKind:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Times of calls of one kind, one element per size, ascending; the median if a size was measured several times.
+    """Times of one kind of call, one element per size, by ascending size; medians if a size was measured several times.
 
     ``bytes`` is NCCL's nBytes, ``lines`` has the rows' lines in ``file``. ``worst``: the longest time of each size,
     None if none was measured more than once.
@@ -69,12 +69,12 @@ class Curve:
 
     @property
     def worst_us(self) -> Array:
-        """The longest time of each size, us, [size]."""
+        """The longest time per size, us."""
         return self.time_us if self.worst is None else self.worst
 
 
 def of_table(table: Measurements, file: str, scenario: Scenario) -> tuple[list[Curve], Counter[str]]:
-    """The curves of a table's rows (in place and out of place apart), and how many rows were left out, by reason."""
+    """Curves of a table's rows, in place and out of place separately, and how many rows were left out, by reason."""
     skipped = Counter[str]()
     kinds: dict[CurveKind, list[SampleBlock]] = defaultdict(list)
     for row in table.blocks:

@@ -1,4 +1,4 @@
-"""Turns measured tables into curves like public runs': each with its class and what its machine's links allow."""
+"""Turns measured tables into curves in the form of public runs: with the machine's class and what its links allow."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ def of_table(table: Measurements, scenario: Scenario, *, own: bool = False) -> I
 
 
 def _one_run(table: Measurements) -> Measurements:
-    """The table with runs that set the same variables and network merged into the first of them."""
+    """The table in which all runs with the same variables and network have the name of the first of them."""
     first: dict[object, str] = {}
     rows = []
     for row in table.blocks:
@@ -92,7 +92,7 @@ def gpu_word(gpu: str) -> str:
 
 
 def _alike(found: list[Curve]) -> dict[object, list[Curve]]:
-    """Groups of curves that differ in their data type alone."""
+    """Groups curves that differ only in their data type."""
     alike: dict[object, list[Curve]] = defaultdict(list)
     for each in found:
         kind = each.kind

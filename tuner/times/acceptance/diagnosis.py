@@ -1,7 +1,7 @@
-"""Diagnosis of a loss by single faults: its shape over sizes and collectives against what each fault would cause.
+"""Explains a loss by a single fault: compares its shape over sizes and collectives with what each fault would cause.
 
-Each fault's times come from the emulator and the time model, for the same calls. The rest may be explained by all calls
-starting later (the host), and by an offset that healthy machines have as well.
+Each fault's times come from the emulator and the time model, for the same calls. What the fault leaves unexplained may
+come from a later start of all calls (the host), or from an offset that healthy machines have as well.
 """
 
 import math
@@ -36,10 +36,10 @@ _SEVERAL = 0.5  # what speaks against each further part that is missing
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A fault that explains the loss: what it is, and how far the measured times still are from those it would cause.
+    """A fault that explains the loss, and how far the measured times are from the times that the fault would cause.
 
-    ``left`` and ``left_if_healthy`` are typical differences of the times' natural logarithms, with this fault and
-    without it.
+    ``left`` and ``left_if_healthy`` are typical differences between the natural logarithms of measured and expected
+    times, with this fault and without any.
     """
 
     resource: Resource
@@ -77,14 +77,14 @@ def diagnose(curves: Sequence[Curve], expectation: Expectation, topology: Topolo
 
 
 def _faults(curves: Iterable[Curve], expectation: Expectation, topology: Topology) -> Iterator[Fault]:
-    """Faults of any of the communicators, each once."""
+    """The faults that are possible on any of the curves' communicators, each once."""
     shapes = dict.fromkeys(curve.kind.shape for curve in curves)
     communicators = (expectation.selection(shape).communicator for shape in shapes)
     return iter(dict.fromkeys(fault for each in communicators for fault in faults.of_communicator(each, topology)))
 
 
 def _tried(curves: Sequence[Curve], expectation: Expectation, fault: Fault) -> _Explained | None:
-    """None if NCCL could not have run some of the calls with the fault, such as a forced NVLS without NVLS."""
+    """Fits a fault; None if NCCL could not have run some of the calls with it, such as forced NVLS without NVLS."""
     try:
         return _explained(curves, expectation, fault)
     except NoAlgorithm:
@@ -92,7 +92,7 @@ def _tried(curves: Sequence[Curve], expectation: Expectation, fault: Fault) -> _
 
 
 def _explained(curves: Sequence[Curve], expectation: Expectation, fault: Fault | None) -> _Explained:
-    """Fit of a fault to the times, with the start of each communicator's calls and one common offset."""
+    """Fits a fault to the times, with one delay of all calls per communicator and one common offset."""
     offs: list[Array] = []
     sds: list[Array] = []
     for shape, those in _by_shape(curves).items():
@@ -123,7 +123,8 @@ def _scatter(sd: Array) -> Array:
 
 
 def _common(off: Array, of_offset: Array, weight: float) -> float:
-    """Offset that all times share, in standard deviations: robust least squares, differences in scatters."""
+    """Offset that all times share, in its standard deviations, by robust least squares. ``off`` is in units of the
+    scatter."""
     common = 0.0
     for _ in range(5):
         size = np.abs(off - common * of_offset)
@@ -133,24 +134,25 @@ def _common(off: Array, of_offset: Array, weight: float) -> float:
 
 
 def _start_us(measured_us: Array, modelled_us: Array, scatter: Array) -> float:
-    """Delay added to every modelled time, us, that makes the differences smallest."""
+    """The delay in us that, added to every modelled time, makes the differences smallest."""
     losses = [_loss(np.log(measured_us / (modelled_us + extra)), scatter) for extra in _STARTS_US]
     return float(_STARTS_US[int(np.argmin(losses))])
 
 
 def _loss(off: Array, scatter: Array) -> float:
-    """Huber loss, in scatters: the mean of half squares of small differences and of large differences linearly."""
+    """Mean Huber loss of differences in units of the scatter: quadratic for small differences, linear for large
+    ones."""
     size = np.abs(off) / scatter
     return float(np.mean(np.where(size < _HUBER, size**2 / 2, _HUBER * (size - _HUBER / 2))))
 
 
 def _prior(fault: Fault | None) -> float:
-    """Penalty of a fault before any time is seen: higher for rare faults, and for several failed parts."""
+    """Penalty of a fault that does not depend on the times: higher for rare faults and for several failed parts."""
     return 0.0 if fault is None else fault.rare + _SEVERAL * (fault.missing - 1)
 
 
 def _fitting(shape: ConfiguredShape, fault: Fault | None) -> Fault | None:
-    """The part of a fault that shows on a communicator: on one node, nothing between nodes."""
+    """The fault as it shows on a communicator: on one node, without its effects between nodes."""
     if fault is None or shape.nodes > 1:
         return fault
     return replace(fault, inter=1.0, hop=1.0)

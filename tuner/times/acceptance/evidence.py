@@ -20,8 +20,7 @@ class LogFacts:
     ``networks``: the transports between nodes, as NCCL's connection lines name them: ``IB``, ``Socket``, or a plugin's
     name. ``gpudirect``: whether all connections between nodes use GPUDirect RDMA. ``adapters``: how many of a node's
     adapters the connections use. ``nvls``: whether the communicator has NVLS channels. ``tuner``: the tuner plugin that
-    chooses. ``model_us``: the time that NCCL prints beside its choice, us, by bytes (nBytes); the first one if there
-    are several.
+    chooses. ``model_us``: pairs of bytes (nBytes) and the first time in us that NCCL prints beside its choice for them.
     """
 
     networks: tuple[str, ...] = ()
@@ -32,7 +31,7 @@ class LogFacts:
     model_us: tuple[tuple[int, float], ...] = ()
 
     def joined(self, other: "LogFacts") -> "LogFacts":
-        """These facts, completed with the ``other`` log's where this one shows nothing."""
+        """These facts, completed from the ``other`` log if this one shows nothing."""
         return LogFacts(
             networks=self.networks or other.networks,
             gpudirect=other.gpudirect if self.gpudirect is None else self.gpudirect,
@@ -87,7 +86,7 @@ def of_lines(lines: Iterable[str]) -> LogFacts:
 
 
 def refutes(log: LogFacts, found: Diagnosis, adapters: int) -> bool:
-    """Whether a log shows that a resource is not at fault; ``adapters``: how many a node has."""
+    """Whether a log shows that the diagnosed resource is not at fault. ``adapters``: how many adapters a node has."""
     match found.resource:
         case Resource.sockets:
             return bool(log.networks) and not any(each.lower().startswith("socket") for each in log.networks)

@@ -1,4 +1,4 @@
-"""Times that calls should take: from public runs, a calibration, or else NCCL's own model with its known error."""
+"""The times that calls should take: from public runs, a calibration, or else NCCL's own model with its known error."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -88,14 +88,15 @@ ALONE = 4.0  # times the band's end that one size by itself fails from
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """One element per size: the time in us, half its 90 % interval as a natural logarithm, and what NCCL picks.
+    """What is expected, one element per size: time in us, half its 90 % interval as a natural logarithm, NCCL's pick.
 
-    ``picks`` is None for AllToAll and SendRecv, which NCCL picks nothing for. ``measured``: whether the calibration has
-    times of the pick's algorithm and protocol, or public runs decide; False for NCCL's model. ``whose`` says which.
+    ``picks`` is None for AllToAll and SendRecv, for which NCCL picks nothing. ``measured`` is True if public runs
+    decide or the calibration has times of the pick's algorithm and protocol, and False for NCCL's model. ``whose``:
+    where the time comes from.
 
     ``sure``, ``high`` and ``far`` are factors over the time: up to ``sure`` a size is healthy, above ``high`` it is
-    slow, and fails as one of the two largest; above ``row`` it fails with two others beside it, above ``far`` by
-    itself. ``open``: whether a time below ``high`` says nothing.
+    slow. The two largest sizes fail if both are slow. Above ``row`` a size fails together with two others near it,
+    above ``far`` by itself. ``open``: whether a size with a time below ``high`` is not judged.
     """
 
     time_us: Array
@@ -120,7 +121,7 @@ class Expected:
         return Expected(time_us, log_half, picks, measured, whose_each, high, high, high, ALONE * high, wide)
 
     def pick_names(self) -> list[str]:
-        """Algorithm and protocol of each size, as in ``Ring/LL``; ``-`` where NCCL picks nothing."""
+        """Algorithm and protocol per size, as in ``Ring/LL``; ``-`` if NCCL picks nothing."""
         if self.picks is None:
             return ["-"] * len(self.time_us)
         pairs = (ALGO_PROTOS[number] for number in self.picks.combinations.tolist())
@@ -128,10 +129,11 @@ class Expected:
 
 
 class Expectation:
-    """Expected times on a machine, healthy or with a fault. ``scenario`` describes the machine and release.
+    """Computes expected times on a machine, healthy or with a fault. ``scenario`` describes the machine and release.
 
-    ``calibration``: a name or a file, None for the machine's own or its generation's. ``network``: what NCCL sends over
-    between nodes, None to tell it by the adapters' names. BadInput if nodes differ, or if there is no such calibration.
+    ``calibration``: a name or a file; None takes the machine's own or its generation's. ``network``: the kind of
+    network between nodes; None infers it from the adapters' names. BadInput if nodes differ, or if there is no such
+    calibration.
     """
 
     def __init__(self, scenario: Scenario, calibration: str | None = None, network: Network | None = None) -> None:
@@ -164,11 +166,10 @@ class Expectation:
         return self._healthy[shape]
 
     def times(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
-        """Expected times of ``sizes``, NCCL's nBytes, [size]. BadInput for sends and receives without any reference
-        times.
+        """Expected times of ``sizes`` (NCCL's nBytes). BadInput for sends and receives if there are no times to expect.
 
-        In a node a calibration comes first, where it was measured there, and public runs fill what it leaves open;
-        between nodes public runs come first. A calibration that the user names is used alone.
+        Within a node a calibration comes first if it was measured within a node, and public runs fill what it leaves
+        open. Between nodes public runs come first. A calibration that the user names is used alone.
         """
         if fault is None:
             key = kind, sizes.tobytes()
@@ -204,7 +205,7 @@ class Expectation:
         return joined if joined is not None else modelled  # type: ignore[return-value]
 
     def _carried_on(self, kind: CurveKind, sizes: SizeArray, modelled: Expected) -> Expected:
-        """Fills sizes above the largest measured one in a node with that one's bandwidth: links are no slower there."""
+        """Expects the bandwidth of the largest measured size at larger sizes in a node: links are no slower there."""
         beyond = modelled.open & (sizes >= public_runs.SATURATED_BYTES)
         if not beyond.any():
             return modelled
@@ -229,7 +230,8 @@ class Expectation:
         )
 
     def compared(self, kind: CurveKind, sizes: SizeArray) -> ComparedCurve:
-        """The calls as they are compared with public runs: class, shape, and what the links allow, us, [size]."""
+        """The calls in the form that is compared with public runs: class, shape, and the time that the links allow, one
+        value per size, us."""
         selection = self.selection(kind.shape)
         own = self.scenario.resolve().own
         domains, gpus = kind.shape.nodes, kind.shape.gpus_per_node
@@ -252,7 +254,8 @@ class Expectation:
         return ComparedCurve(machine, domains, gpus, kind.request.collective.name, forced, sizes, model_us)
 
     def _by_public_runs(self, kind: CurveKind, sizes: SizeArray, modelled: Expected | None) -> Expected | None:
-        """Times of public runs where there are enough; elsewhere the modelled ones, which come first in a node."""
+        """Times of public runs at sizes with enough runs, else the modelled times; within a node modelled times come
+        first."""
         compared = self.compared(kind, sizes)
         kept = public_runs.matching(compared, public_runs.own(), ClassNearness.same_class)
         if not kept and compared.nodes == 1 and modelled is not None and not self.has_other_links(kind.shape):
@@ -260,7 +263,7 @@ class Expectation:
         return by_public_runs(compared, self.curves(), modelled)
 
     def ranked(self, curve: Curve) -> RankedRun | None:
-        """Where a curve ranks among healthy runs of its class; None if the class has fewer than three."""
+        """How a curve ranks among the healthy runs of its class; None if the class has fewer than three."""
         compared = self.compared(curve.kind, curve.bytes)
         return public_runs.ranked(compared, curve.time_us, self.curves())
 
@@ -270,7 +273,8 @@ class Expectation:
         return tuple(each for each in every if each.table not in self.judged_tables) if self.judged_tables else every
 
     def _modelled(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
-        """Times of a calibration, or NCCL's own with their known error, [size]; the same in place and out of place."""
+        """Times per size by a calibration, or else by NCCL's model with its known error; the same in place and out of
+        place."""
         key = kind.shape, kind.request, sizes.tobytes(), fault
         if key not in self._by_model:
             self._by_model[key] = self._by_model_of(kind, sizes, fault)
@@ -297,7 +301,7 @@ class Expectation:
         return Expected.by_intervals(calibrated.time_us, half, picks, calibrated.measured, Whose.calibrated)
 
     def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> Mask:
-        """Whether another release of the machine picks differently, [size]; ``sizes`` in bytes (nBytes)."""
+        """Per size, whether another NCCL release picks differently on this machine. ``sizes``: bytes (nBytes)."""
         otherwise = np.zeros(len(sizes), np.bool_)
         if isinstance(kind.request, Exchange):
             return otherwise
@@ -374,7 +378,7 @@ class Expectation:
 
 
 def expected_network(scenario: Scenario) -> Network:
-    """The kind of network by the settings and the names of adapters."""
+    """The kind of network, inferred from the settings and the names of adapters."""
     settings = scenario.environment or {}
     if settings.get("NCCL_NET", "").lower() == "socket":
         return Network.sockets
@@ -387,7 +391,8 @@ def _nvlinks(node: Topology) -> int:
 
 
 class ReferenceRun(Expectation):
-    """Expects the times of an earlier run of the same cluster; a fault scales them by the model's ratio."""
+    """Expects the times of an earlier run of the same cluster. With a fault, they are multiplied by the ratio of
+    modelled times."""
 
     def __init__(self, scenario: Scenario, calibration: str | None, curves: Sequence[Curve]) -> None:
         super().__init__(scenario, calibration)
@@ -399,11 +404,12 @@ class ReferenceRun(Expectation):
         return False
 
     def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> Mask:
-        """Always false, [size]: the same cluster takes the same times again, whichever release; ``sizes`` in bytes."""
+        """False for every size: the same cluster is expected to take the same times again with any release. ``sizes``:
+        bytes."""
         return np.zeros(len(sizes), np.bool_)
 
     def times(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
-        """Times of ``sizes``, NCCL's nBytes, [size]. BadInput for calls that the reference has no times of."""
+        """Expected times of ``sizes`` (NCCL's nBytes). BadInput if the reference run has no times of such calls."""
         curve = self._curves.get(kind)
         if curve is None:
             raise BadInput(
@@ -429,9 +435,10 @@ def by_public_runs(
     where: Mask | None = None,
     by: TimeLimits | None = None,
 ) -> Expected | None:
-    """Times of public runs where there are enough and the mask is set, [size]; elsewhere the modelled ones.
+    """Expected times from public runs at the sizes that have enough runs and are set in ``where``, else the modelled
+    times.
 
-    ``by``: limits instead of the shipped ones. None if no size has three runs that are near enough.
+    ``by``: limits instead of the shipped ones. Returns None if no size has three runs that are similar enough.
     """
     found = public_runs.typical(compared, curves, by)
     known = found.nearness >= 0
@@ -468,7 +475,7 @@ def nothing(count: int) -> Expected:
 
 
 def _links_us(request: Exchange, sizes: SizeArray, nodes: int, gpus: int, machine: MachineClass) -> Array:
-    """Times that the links alone take for sends and receives, us, [size]: of AllToAll, or of a ring of SendRecv."""
+    """Times per size that the links alone need for sends and receives (AllToAll, or a ring of SendRecv), us."""
     nbytes = sizes.astype(np.float64)
     ranks = nodes * gpus
     all_to_all = request.collective is CostOperation.AllToAll
@@ -493,7 +500,7 @@ def _of_exchange(model: TimeModel | None, request: Exchange, sizes: SizeArray) -
 
 
 def _by_nccl(picks: Picks, several: bool) -> Expected:
-    """NCCL's own times, scaled to the middle of the range in which measured times lie."""
+    """Expected times from NCCL's model, scaled to the middle of the range in which measured times lie."""
     errors = np.array(NCCL_ERROR[several])[np.searchsorted(ERROR_BYTES, picks.bytes, side="right")]
     times_us = picks.time_us.astype(np.float64) * np.exp(errors.mean(axis=1))
     half = (errors[:, 1] - errors[:, 0]) / 2

@@ -1,8 +1,8 @@
-"""Causes of a loss that no single modelled fault explains, told apart by the loss's shape and by the other runs.
+"""Causes of a loss that no single modelled fault explains, distinguished by the loss's shape and by the other runs.
 
-Each cause predicts a shape over sizes, a remaining share of the bandwidth, and which other runs of the same files it
-slows or does not slow. A cause that contradicts one of these is excluded; the others are all named, each with the
-command that shows it.
+Each cause predicts a shape over sizes, a remaining share of the bandwidth, and which other runs in the same files it
+slows down. A cause is excluded if one of its predictions is wrong; all remaining causes are named, each with the
+command that would show it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from tuner.times.acceptance.shapes import CurveLoss, LossShape
 
 
 class FabricCause(StrEnum):
-    """Causes of a loss; ``accept.may_be_`` and the name is the code of the finding."""
+    """Possible causes of a loss. The code of a cause's finding is ``accept.may_be_`` followed by its name."""
 
     rail = "rail"
     oversubscription = "oversubscription"
@@ -67,8 +67,8 @@ _ODD_PARTS = (1 / 2, 1 / 3, 1 / 4)  # of the bandwidth, that uplinks are usually
 
 @dataclass(frozen=True, slots=True)
 class FabricFacts:
-    """Facts that can exclude causes. ``adapters`` of a node, 0 if not known; ``reduces``: whether its NVSwitches
-    reduce. ``as_picked``: whether the log shows NCCL's own choice at every slow size.
+    """Facts that can exclude causes. ``adapters``: how many a node has, 0 if not known. ``reduces``: whether its
+    NVSwitches reduce. ``as_picked``: whether the log shows NCCL's own choice at every slow size.
     """
 
     network: Network
@@ -83,7 +83,7 @@ def causes(
 ) -> tuple[FabricCause, ...]:
     """The causes of a curve's loss that nothing in the same files excludes, the likeliest first.
 
-    ``every``: all curves of the files. Empty where the curve passes.
+    ``every``: all curves of the files. Returns an empty tuple if the curve passes.
     """
     if judged.passes:
         return ()
@@ -151,7 +151,7 @@ def _excluded(cause: FabricCause, judged: JudgedCurve, loss: CurveLoss, beside: 
 
 
 def _typical(cause: FabricCause, loss: CurveLoss, beside: _Beside, facts: FabricFacts) -> bool:
-    """Whether more than the loss's shape speaks for a cause."""
+    """Whether a cause has evidence besides the loss's shape."""
     match cause:
         case FabricCause.rail:
             parts = [left / facts.adapters for left in range(1, facts.adapters)]

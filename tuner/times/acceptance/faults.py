@@ -1,8 +1,8 @@
-"""Single faults of a machine, expressed as the graphs that NCCL's search would find: less bandwidth, or no NVLS.
+"""Single faults of a machine, expressed as the graphs that NCCL's search would find: with less bandwidth or no NVLS.
 
-A share is what is left of a bandwidth. Libnccl is not asked here (``nccl-tuner diff`` shows what its search finds on a
-changed topology); benchmarks/accept.py plants such faults and counts how often the fault that is named here is the
-planted one.
+A share is the part of a bandwidth that is left. This module does not run libnccl; ``nccl-tuner diff`` shows what its
+search finds on a changed topology. benchmarks/accept.py simulates such faults and counts how often the named fault is
+the right one.
 """
 
 import math
@@ -53,9 +53,9 @@ class Resource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault in words, and what it leaves: shares of the bandwidth inside a node and between nodes.
+    """One fault, in words, and the shares of the bandwidth that it leaves inside a node and between nodes.
 
-    ``hop``: factor of the latency of each step between nodes. ``without_nvls``: NVLS is off. ``missing``: how many
+    ``hop``: factor on the latency of each step between nodes. ``without_nvls``: NVLS is off. ``missing``: how many
     parts failed, if there are several of a kind. ``rare``: prior penalty, as a natural logarithm. ``channels``: whether
     NCCL's search then finds fewer channels (where they divide) instead of slower ones; both occur.
     """
@@ -138,7 +138,7 @@ def _in_a_node(communicator: Comm, topology: Topology) -> Iterator[Fault]:
 
 
 def adapters_used(communicator: Comm, topology: Topology) -> int:
-    """How many of a node's adapters carry the ring; 0 on one node, or if no adapter's speed is known."""
+    """How many of a node's adapters the ring uses; 0 on one node, or if no adapter's speed is known."""
     speeds_gbs = [net.speed_mbps / 8000 for net in topology.nets if net.speed_mbps]
     ring = communicator.graphs[Algorithm.Ring]
     if not speeds_gbs or communicator.nodes == 1:
@@ -147,7 +147,8 @@ def adapters_used(communicator: Comm, topology: Topology) -> int:
 
 
 def faulty(node: Node, alone: Node, fault: Fault, several: bool) -> Node:
-    """The ``node`` with a fault. ``alone``: the node as a one-node communicator, where only NVLink bounds the ring."""
+    """The ``node`` with a fault. ``alone``: the node as a one-node communicator, in which only NVLink limits the
+    ring."""
     ring = alone.graphs.get("ring")
     most_gbs = math.inf if ring is None or fault.intra == 1 else fault.intra * ring.channels * ring.bw_intra_gbs
     graphs = {}
@@ -164,7 +165,8 @@ def faulty(node: Node, alone: Node, fault: Fault, several: bool) -> Node:
 
 
 def _less_between(graph: Graph, fault: Fault, name: str) -> Graph:
-    """Graph with less bandwidth between nodes; NCCL's search then lowers that inside to match, a tree's to twice it."""
+    """The graph with less bandwidth between nodes. As NCCL's search does, the bandwidth inside is lowered to the same,
+    or for a tree to twice that."""
     if fault.inter == 1:
         return graph
     less = _less(graph, 1.0, fault.inter, fault.channels)
@@ -172,7 +174,8 @@ def _less_between(graph: Graph, fault: Fault, name: str) -> Graph:
 
 
 def _less(graph: Graph, intra: float, inter: float, channels: bool) -> Graph:
-    """Graph with shares of both bandwidths left: by fewer channels if they divide evenly, else by slower ones."""
+    """The graph with shares of both bandwidths: with fewer channels if they divide evenly, else with slower
+    channels."""
     left = graph.channels * min(intra, inter)
     if channels and left >= 1 and left.is_integer():
         return replace(graph, channels=int(left))
@@ -180,7 +183,7 @@ def _less(graph: Graph, intra: float, inter: float, channels: bool) -> Graph:
 
 
 def _bounded(graph: Graph, most_gbs: float, channels: bool) -> Graph:
-    """Graph with at most ``most_gbs`` in all, by fewer channels or by slower ones."""
+    """The graph limited to ``most_gbs`` over all channels, by fewer channels or by slower ones."""
     slowest_gbs = min(graph.bw_intra_gbs, graph.bw_inter_gbs)
     if channels and most_gbs < graph.channels * slowest_gbs:
         return replace(graph, channels=max(round(most_gbs / slowest_gbs), 1))

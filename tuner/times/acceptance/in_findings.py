@@ -26,7 +26,7 @@ _LARGE_BYTES = 2**24
 
 
 class RunVerdict(StrEnum):
-    """Verdict on results; a slower row or a wrong result never makes it better."""
+    """Verdict on all results; a slower row or a wrong result never makes it better."""
 
     passes = "pass"
     not_judged = "cannot be judged"
@@ -71,7 +71,7 @@ def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
 
 
 def wrong_results(each: "WrongResults") -> Finding:
-    """The finding that a call's results are wrong: the counts out of place and in place."""
+    """The finding that calls of a file have wrong results, with the numbers of calls out of place and in place."""
     where = [
         f"{count} {name}" for count, name in ((each.out_of_place, "out of place"), (each.in_place, "in place")) if count
     ]
@@ -91,7 +91,7 @@ def wrong_results(each: "WrongResults") -> Finding:
 
 
 def calls_of(sizes: Iterable["JudgedSize"]) -> int:
-    """Number of calls: a size in place and out of place is one."""
+    """Number of calls; a size in place and out of place counts as one call."""
     kinds = ((each.file, each.nccl, each.collective, each.dtype, each.shape_words, each.bytes) for each in sizes)
     return len(set(kinds))
 
@@ -124,7 +124,7 @@ def _speed_of_large(made: "Acceptance") -> float:
 
 
 def _of_interest(comparisons: Sequence[RankedRun]) -> Iterator[RankedRun]:
-    """One comparison per kind of call: the slower of both placements."""
+    """Yields one comparison per kind of call: of in place and out of place, the slower."""
     slowest: dict[object, RankedRun] = {}
     for each in comparisons:
         key = each.collective, each.nodes, each.gpus_per_node, each.bytes
@@ -164,7 +164,7 @@ def _where(each: RankedRun) -> str:
 
 
 def _losses(losses: Sequence[tuple[JudgedCurve, CurveLoss]]) -> Iterator[Finding]:
-    """The shape of each loss; once if in place and out of place have the same."""
+    """Yields the shape of each loss, only once if in place and out of place have the same shape."""
     said: set[object] = set()
     for judged, loss in losses:
         kind = judged.curve.kind
@@ -197,7 +197,7 @@ def _beyond_links(each: LinksExceeded) -> Finding:
 
 
 def _causes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
-    """Causes of a loss that no log refutes, the likeliest first."""
+    """Yields the causes of a loss that no log refutes, the likeliest first."""
     sockets = any(each.lower().startswith("socket") for log in facts.logs for each in log.networks)
     failing = any(each.verdict is SizeVerdict.slow for each in made.sizes)
     if failing and sockets:
@@ -212,7 +212,7 @@ def _causes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
 
 
 def _of_fabric(found: Mapping[tuple[str, ...], Sequence[FabricCause]]) -> Iterator[Finding]:
-    """The remaining causes of each loss: several, each with what would show it, or the only one."""
+    """Yields the remaining causes of each loss, each with what would show it."""
     for calls, causes in found.items():
         facts = {"calls": list(calls), "count": len(causes)}
         yield Finding("accept.one_cause" if len(causes) == 1 else "accept.one_of", Severity.NOTE, facts)
@@ -255,7 +255,7 @@ def _notes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
 
 
 def _beside_model(sizes: Sequence["JudgedSize"], logs: Sequence[LogFacts]) -> Iterator[Finding]:
-    """A row that takes many times as long as NCCL's log says beside its choice."""
+    """Yields a finding if a row takes many times as long as the time that NCCL's log prints beside its choice."""
     model_us = {nbytes: time_us for log in logs for nbytes, time_us in log.model_us}
     off = [
         (each.time_us / model_us[each.bytes], each)

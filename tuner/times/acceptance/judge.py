@@ -1,4 +1,4 @@
-"""Measured curves against expected times: which sizes pass, which are too slow or too fast, which the host delays."""
+"""Compares curves with expected times: which sizes pass, which are too slow or too fast, which the host delays."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -56,7 +56,8 @@ class SizeVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedCurve:
-    """A curve with its expected times and one verdict per size. Times from ``low_us`` to ``high_us`` pass, [size].
+    """A curve with its expected times and one verdict per size. Times from ``low_us`` to ``high_us`` (arrays [size])
+    pass.
 
     ``start_us``: how much later than expected its calls start. ``links_us``: what the links alone take, us, [size].
     """
@@ -71,7 +72,8 @@ class JudgedCurve:
 
     @property
     def known(self) -> Mask:
-        """Which deciding sizes are judged, [size]. An isolated slow one does not count, or a slower row would help."""
+        """Mask: which deciding sizes are judged. An isolated slow size does not count as judged, or a slower row would
+        help."""
         known = np.array([each not in (SizeVerdict.not_judged, SizeVerdict.isolated) for each in self.verdicts])
         return np.asarray(known[decisive(self.curve.bytes)])
 
@@ -82,12 +84,12 @@ class JudgedCurve:
 
     @property
     def busbw_gbs(self) -> Array:
-        """Bus bandwidth in GB/s as measured, [size]."""
+        """Measured bus bandwidth in GB/s, one value per size."""
         return self._gbs(self.curve.time_us)
 
     @property
     def floor_gbs(self) -> Array:
-        """The least bus bandwidth in GB/s that passes, [size]."""
+        """The least bus bandwidth that passes in GB/s, one value per size."""
         return self._gbs(self.high_us)
 
     @property
@@ -101,7 +103,7 @@ class JudgedCurve:
         return not any(verdict.fails for verdict in self.verdicts)
 
     def left_open(self, which: Mask) -> "JudgedCurve":
-        """The curve with the mask's sizes, [size], not judged; a time faster than the links allow still fails."""
+        """The curve in which the sizes of the mask are not judged; a time faster than the links allow still fails."""
         verdicts = (
             SizeVerdict.not_judged if open_ and verdict is not SizeVerdict.fast else verdict
             for verdict, open_ in zip(self.verdicts, which.tolist(), strict=True)
@@ -118,8 +120,8 @@ class JudgedCurve:
 def start_us(curve: Curve, expected: Expected) -> float | None:
     """How much later than expected a curve's calls start, us, at least 0; None if no size shows it. No verdict uses it.
 
-    It is the median over sizes below 1 MiB, or if there are none, over sizes up to 4 MiB. It comes from the way of
-    launching and not from the fabric, so it is limited to how much such ways differ.
+    It is the median over sizes below 1 MiB or, if there are none, over sizes up to 4 MiB. It is limited to how much
+    ways of launching differ, because the fabric does not cause it.
     """
     extra = curve.time_us - expected.time_us
     for below, most_us in ((HOST_BYTES, MOST_START_US), (2**22 + 1, MOST_FIRST_US)):
@@ -131,7 +133,8 @@ def start_us(curve: Curve, expected: Expected) -> float | None:
 
 
 def start_allowed_us(sizes: SizeArray) -> Array:
-    """How much launching may add to a call, us, [size]: the same in every run, so that no row excuses another."""
+    """How much launching may add to calls, us, one value per size. It is the same in every run, so that no row excuses
+    another."""
     return np.where(sizes < HOST_BYTES, MOST_START_US, np.where(sizes <= FIRST_BYTES, MOST_FIRST_US, 0.0))
 
 
@@ -144,7 +147,7 @@ def _beyond_links(curve: Curve, links_us: Array) -> Mask:
 
 
 def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
-    """The verdicts of a curve. ``least_us`` is what the links alone take, [size].
+    """Judges each size of a curve. ``least_us``: the time per size that the links alone need, us.
 
     Each size has limits that do not depend on the other sizes: above the first it is slow, above the second it fails
     together with two others among four in a row, above the third by itself, and so it does where it takes 50 times what
@@ -187,9 +190,9 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
 
 
 def decisive(sizes: SizeArray) -> Mask:
-    """Mask of the deciding sizes, [size]: those from 256 MiB on; if there are none, from 1 MiB on; else all.
+    """Mask of the deciding sizes: those from 256 MiB on; if there are none, those from 1 MiB on; else all.
 
-    Smaller sizes depend on the host.
+    Times of smaller sizes depend on the host.
     """
     for least in (BANDWIDTH_BYTES, HOST_BYTES):
         if (large := sizes >= least).any():
@@ -198,7 +201,8 @@ def decisive(sizes: SizeArray) -> Mask:
 
 
 def _together(sizes: SizeArray, slow: Mask, known: Mask, in_a_row: Mask) -> Mask:
-    """Mask of the slow sizes that fail together; ``in_a_row``: those slow enough for the rule of three in four."""
+    """Mask of the slow sizes that fail together. ``in_a_row``: mask of the sizes slow enough for the rule of three in
+    four."""
     fails = np.zeros(len(sizes), np.bool_)
     at = np.flatnonzero(known)
     largest = at[-2:]
@@ -217,7 +221,7 @@ def _together(sizes: SizeArray, slow: Mask, known: Mask, in_a_row: Mask) -> Mask
 
 
 def problems(judged: Sequence[JudgedCurve]) -> Iterator[tuple[JudgedCurve, Problem]]:
-    """Each curve whose times are all off by one factor, with the likely slip."""
+    """Yields each curve whose times are all off by one factor, with the likely mistake."""
     for each in judged:
         curve, request = each.curve, each.curve.kind.request
         factor = plausible.common_factor(curve.time_us / each.expected.time_us, curve.bytes.astype(float))
@@ -239,7 +243,7 @@ def _may_be_so(factor: float, expected: Expected) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The floor of a size: expected time and bus bandwidth, and the longest time and least bandwidth that pass.
+    """The least that passes at one size: the longest time and least bus bandwidth, with the expected ones.
 
     Up to 4 MiB the longest time includes an allowance for the way of launching. ``measured``: whether the calibration
     has measured times of the pick's algorithm and protocol for this collective.
@@ -260,7 +264,7 @@ class Floor:
 
 
 def floors(expectation: Expectation, requests: Sequence[Request], sizes: Sequence[int]) -> Iterator[Floor]:
-    """The floors of calls of ``sizes``, NCCL's nBytes, on the communicator of the expectation's scenario.
+    """Yields the floors of calls of ``sizes`` (NCCL's nBytes) on the communicator of the expectation's scenario.
 
     CannotBeJudged if the only reference times were measured with another number of NVLinks.
     """

@@ -27,8 +27,8 @@ class ClassNearness(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit:
-    """Factors over the typical time of a size. Up to ``sure`` a size is healthy, above ``high`` it is slow. Three of
-    four successive sizes above ``row`` fail, and so does one above ``far``.
+    """Limits as factors over the typical time of a size. Up to ``sure`` a size is healthy, above ``high`` it is slow.
+    Three of four successive sizes above ``row`` fail, and so does a single size above ``far``.
     """
 
     sure: float
@@ -43,18 +43,18 @@ EXCHANGE_BETWEEN = TimeLimit(sure=1.3, high=2.5, row=20.0, far=20.0)
 
 
 def unsure(sites: int) -> float:
-    """How much further from the typical time of so few sites one more lies than from that of all, in logarithms.
+    """Factor by which a limit, as a logarithm, is widened because the typical time is from only ``sites`` sites.
 
-    What one site alone shows is off by as much as the one that is held against it.
+    The typical time of a single site is as uncertain as the time that is compared with it.
     """
     return math.sqrt(1 + 1 / sites)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeLimits:
-    """Learnt limits, for a typical time of many sites. ``rows``: by place (``between_nodes``, ``in_a_node``,
-    ``many_nodes``) and nearness, the lists ``low``, ``high``, ``row`` and ``far``, for sizes from each of
-    ``from_bytes`` (nBytes) on. ``forced_low``: ``low`` of forced choices.
+    """Limits learnt from public runs, for typical times of many sites. ``rows`` has the lists ``low``, ``high``,
+    ``row`` and ``far`` by place (``between_nodes``, ``in_a_node``, ``many_nodes``) and nearness. Their elements are for
+    sizes from each of ``from_bytes`` (nBytes) on. ``forced_low``: ``low`` for forced choices.
     """
 
     from_bytes: Sequence[int]
@@ -62,7 +62,7 @@ class TimeLimits:
     forced_low: Sequence[float]
 
     def limit(self, nbytes: int, nearness: ClassNearness, nodes: int, sites: int, *, forced: bool = False) -> TimeLimit:
-        """The limit for a size (NCCL's nBytes) over the typical time of so many sites; wider if the algorithm or
+        """The limit for a size (NCCL's nBytes) if the typical time is from ``sites`` sites; wider if the algorithm or
         protocol was forced.
         """
         at = max(index for index, first in enumerate(self.from_bytes) if nbytes >= first)

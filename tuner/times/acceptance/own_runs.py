@@ -1,6 +1,6 @@
-"""A user's own healthy runs, kept beside the public ones: ``accept`` compares with both.
+"""Keeps a user's own healthy runs beside the public ones: ``accept`` compares with both.
 
-They are kept in ``runs`` in the user's data folder: each run's table, and its curves for comparison.
+The folder ``runs`` in the user's data folder has each run's table, and its curves for comparison.
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ def names() -> tuple[str, ...]:
 def keep(name: str, table: Measurements, scenario: Scenario, files: Sequence[Path]) -> tuple[PublicCurve, ...]:
     """Keeps the table of a healthy run under a name; returns its curves, which ``accept`` compares with from now on.
 
-    Errors: BadInput for a name that is taken or not a plain word, for a run that itself fails, and if nothing can be
-    written; BadMeasurement and CannotBeJudged as ``accept`` raises them.
+    BadInput if the name is taken or not a plain word, if the run itself fails, or if the files cannot be written.
+    BadMeasurement and CannotBeJudged as ``accept`` raises them.
     """
     if not _NAME.fullmatch(name):
         raise BadInput(f"{name!r}: valid: a name of letters, digits, '.', '_' and '-'")

@@ -1,9 +1,10 @@
-"""Public runs that a run is compared with: by the class of machine they ran on, or by what its links allow.
+"""Public runs with which a run is compared: by the class of the machine, or by what the machine's links allow.
 
-A class is what decides a bandwidth: the GPUs' generation and NVLinks, the rate that the adapters of a node reach, the
-kind of network, the nodes, the GPUs of each, and the collective. If a run's own class has fewer than three healthy
-runs, the nearest classes tell which share of what the links allow is reached. What the links allow is NCCL's own time
-on the machine's graphs; for operations made of sends and receives, the bytes over the links' bandwidth.
+A class holds what decides a bandwidth: the GPUs' generation and NVLinks, the rate of a node's adapters, the kind of
+network, the numbers of nodes and of GPUs per node, and the collective. If a run's own class has fewer than three
+healthy runs, the most similar classes tell which share is reached of what the links allow. The time that the links
+allow is NCCL's own time on the machine's graphs or, for operations made of sends and receives, the bytes over the
+links' bandwidth.
 
 ``tables/public_runs.json`` is made of ``tables/measured`` by ``tests/scripts/write_public_runs.py``.
 """
@@ -59,7 +60,7 @@ class Network(StrEnum):
 
     @property
     def family(self) -> str:
-        """Family of the network: kinds of one family reach the same bandwidth with large calls."""
+        """Family of the network. Kinds of network of the same family reach the same bandwidth with large calls."""
         return "rdma" if self in (Network.rdma, Network.efa) else self.value
 
 
@@ -74,8 +75,8 @@ class Joined(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MachineClass:
-    """The properties of a machine that decide a bandwidth. ``gpu_gbs``: a GPU's links in one direction, ``node_gbs``:
-    those adapters of a node that NCCL's ring uses, 0 on one node; both GB/s.
+    """The properties of a machine that decide a bandwidth. ``gpu_gbs``: bandwidth of a GPU's links in one direction.
+    ``node_gbs``: bandwidth of the adapters of a node that NCCL's ring uses, 0 on one node. Both in GB/s.
     """
 
     sm: int
@@ -100,8 +101,9 @@ class PublicCurve:
     size.
 
     ``nodes`` counts NVLink domains if there are any, ``gpus_per_node`` the GPUs of each. ``forced``: algorithm and
-    protocol, as in ``Ring/Simple``, empty if NCCL chose. ``gpu`` is in words, for the reader. ``adapters`` of a node
-    and their ``adapter_gbps`` (1e9 bits per second, each) are None if nobody says. ``own``: kept by the user.
+    protocol, as in ``Ring/Simple``, empty if NCCL chose. ``gpu`` is a text for the reader. ``adapters`` (how many a
+    node has) and ``adapter_gbps`` (1e9 bits per second each) are None if not known. ``own``: whether the user kept this
+    run.
     """
 
     table: str
@@ -125,19 +127,19 @@ class PublicCurve:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the run counts as healthy: the hardware did what it should."""
+        """Whether the run counts as healthy: the hardware performed as it should."""
         return self.health == "healthy"
 
     @property
     def name(self) -> tuple[str, str, int]:
-        """Name that tells runs apart; in place and out of place share one."""
+        """Identifies the run; in place and out of place have the same name."""
         return self.table, self.run, self.nodes
 
     def log_at(self, sizes: SizeArray, values: Sequence[float], *, grows: bool) -> Array:
-        """Natural logarithm of values between the measured sizes, [size]; NaN outside of them.
+        """Natural logarithms of ``values`` per size, interpolated between the measured sizes; NaN outside of them.
 
-        Beyond the largest size, if the bandwidth is constant by then, times grow in proportion to the size, and so they
-        do from 1 GiB up to the first size above it.
+        Above the largest size, times grow in proportion to the size if the bandwidth is constant by then. Between 1 GiB
+        and the first size above it, they always do.
         """
         at, known = np.log(sizes.astype(np.float64)), np.log(np.array(self.bytes, np.float64))
         found = np.interp(at, known, np.log(np.array(values)))
@@ -156,7 +158,8 @@ class PublicCurve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedCurve:
-    """The curve that is judged, in the form of the public ones: its class and what its links allow, us, [size]."""
+    """The curve that is judged, in the form of public ones: its class, and the time per size that its links allow,
+    us."""
 
     machine: MachineClass
     nodes: int
@@ -169,11 +172,11 @@ class ComparedCurve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypicalTimes:
-    """Typical times of the public runs that decide, us, [size]; NaN where too few do. ``nearness``: -1 where too few
-    do, [size].
+    """Typical times in us of the public runs that decide, per size; NaN if too few runs decide. ``nearness``: how
+    similar these runs are, -1 if too few decide.
 
-    Factors over them: up to ``sure`` a time is healthy, above ``high`` it is slow, above ``row`` it fails with two
-    others beside it, above ``far`` by itself. ``runs``: how many decide.
+    The other fields are factors over these times: up to ``sure`` a time is healthy, above ``high`` it is slow, above
+    ``row`` it fails with two others near it, above ``far`` by itself. ``runs``: how many runs decide.
     """
 
     time_us: Array
@@ -208,12 +211,13 @@ def class_of(communicator: Comm, topology: Topology, gpus: int, network: Network
 
 
 def nominal_gbs(topology: Topology) -> float:
-    """The rate of all adapters of a node, GB/s."""
+    """The rate of all adapters of a node together, GB/s."""
     return sum(net.speed_mbps for net in topology.nets) / 8000
 
 
 def network_of_names(topology: Topology) -> Network:
-    """The kind of network by the driver's names of a node's adapters; InfiniBand or RoCE if no name says otherwise."""
+    """The kind of network, inferred from the names of a node's adapters; InfiniBand or RoCE if no name says
+    otherwise."""
     names = [net.name for net in topology.nets]
     if any(name.startswith(("rdmap", "efa")) for name in names):
         return Network.efa
@@ -225,7 +229,7 @@ def network_of_names(topology: Topology) -> Network:
 
 
 def network_in_words(words: str, otherwise: Network) -> Network:
-    """The kind of network that a word of a table or log names; ``otherwise`` if it names none."""
+    """The kind of network that a text from a table or log names; ``otherwise`` if it names no network."""
     word = words.lower()
     if word.startswith("socket"):
         return Network.sockets
@@ -257,7 +261,7 @@ def own() -> tuple[PublicCurve, ...]:
 
 @cache
 def shipped() -> tuple[PublicCurve, ...]:
-    """The curves of the tables that ship."""
+    """The curves of the shipped tables."""
     return _curves(json.loads((tables.folder() / FILE).read_text(encoding="utf-8")))
 
 
@@ -275,7 +279,7 @@ def _curves(kept: Any) -> tuple[PublicCurve, ...]:
 
 
 def text_of(curves: Sequence[PublicCurve]) -> str:
-    """The curves as text of the file, one line per curve."""
+    """The text of the file that holds the curves, one line per curve."""
     machines = list(dict.fromkeys(each.machine for each in curves))
     keys = [name for name in PublicCurve.__slots__ if name != "own"]
     lines = []
@@ -331,13 +335,13 @@ def _matches(curve: ComparedCurve, other: PublicCurve, nearness: ClassNearness) 
 
 
 def band(nodes: int) -> int:
-    """Class of the number of nodes: within one, NCCL's choices and the network's noise are similar."""
+    """Class of the number of nodes. Within a class, NCCL's choices and the network's noise are similar."""
     return int(np.searchsorted((1, 2, 8, 32), nodes))
 
 
 def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits | None = None) -> TypicalTimes:
-    """Typical times at the curve's sizes, from the nearest class with three runs. ``by``: limits instead of the shipped
-    ones.
+    """Typical times at the curve's sizes, from the most similar class with three runs; the user's own runs come first.
+    ``by``: limits instead of the shipped ones.
     """
     count = len(curve.bytes)
     log_us, runs = np.full(count, np.nan), np.zeros(count, np.int64)
@@ -365,9 +369,9 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits 
 
 
 def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -> tuple[Array, np.ndarray, np.ndarray]:
-    """The median over sites of ``times`` in us, or else of times over what the links allow, as logarithms, [size], and
-    the numbers of runs and of sites, [size]. ``sizes`` in bytes, [size]. NaN where fewer than three runs, and none of
-    the user's own, have a size.
+    """Three arrays with one element per size: the median over sites, the number of runs and the number of sites. The
+    medians are of the logarithms of the times in us or, without ``times``, of the times over what the links allow. They
+    are NaN if fewer than three runs, and none of the user's own, have the size. ``sizes``: bytes.
     """
     found, number, sites = np.full(len(sizes), np.nan), np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
     if len({each.name for each in those}) < LEAST_RUNS and not any(each.own for each in those):
@@ -400,9 +404,9 @@ def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -
 
 @dataclass(frozen=True, slots=True)
 class RankedRun:
-    """Where a run's bandwidth (GB/s) ranks among healthy runs of its class at one size; rank 1 is the fastest.
+    """How a run's bandwidth (GB/s) ranks among healthy runs of its class at one size; rank 1 is the fastest.
 
-    ``runs`` counts the others, ``names`` are their tables' names. ``gpus`` and ``adapters`` are in words.
+    ``runs`` counts the other runs, ``names`` are the names of their tables. ``gpus`` and ``adapters`` are texts.
     """
 
     collective: str
@@ -422,7 +426,7 @@ class RankedRun:
 def ranked(curve: ComparedCurve, time_us: Array, curves: Sequence[PublicCurve]) -> RankedRun | None:
     """The rank at the largest size that enough runs of the class have; None if there is no such size.
 
-    ``time_us``: [size], microseconds at the curve's sizes.
+    ``time_us``: the run's times at the curve's sizes, us.
     """
     those = matching(curve, curves, ClassNearness.same_class)
     values = [each.log_at(curve.bytes, each.time_us, grows=True) for each in those]
@@ -457,7 +461,8 @@ def ranked(curve: ComparedCurve, time_us: Array, curves: Sequence[PublicCurve]) 
 
 
 def _adapters(those: Iterable[PublicCurve], machine: MachineClass) -> str:
-    """The adapters of a node in words: how many and how fast if all runs agree, else the rate of all together."""
+    """Text about the adapters of a node: how many and how fast if all runs agree, else the rate of all adapters
+    together."""
     if not machine.node_gbs:
         return ""
     named = {(each.adapters, each.adapter_gbps) for each in those if each.adapters and each.adapter_gbps}

@@ -1,4 +1,4 @@
-"""Shape of a slow curve over its sizes: what kind of loss it is, and which faults look like that."""
+"""Classifies a slow curve by its shape over sizes: what kind of loss it is, and which faults cause such a shape."""
 
 import math
 from collections.abc import Sequence
@@ -30,8 +30,9 @@ class LossShape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CurveLoss:
-    """A loss of a curve: its shape, the slow sizes in bytes, and their factors over the expected time: ``factor``, the
-    median of those from 256 MiB on or else that of the largest, and ``most``, the highest.
+    """A loss of a curve: its shape, the slow sizes in bytes, and how much longer than expected they take. ``factor`` is
+    the median over slow sizes from 256 MiB on, or if there are none, the factor of the largest slow size. ``most`` is
+    the highest factor.
     """
 
     shape: LossShape
@@ -110,5 +111,5 @@ def _shape(slow: np.ndarray, sizes: np.ndarray, ratio: np.ndarray) -> LossShape:
 
 
 def worst(losses: Sequence[CurveLoss]) -> CurveLoss | None:
-    """The gravest of several: most sizes, then the largest factor."""
+    """The gravest loss: the one with the most sizes and, among equals, the largest factor."""
     return max(losses, key=lambda each: (len(each.sizes), each.factor), default=None)
