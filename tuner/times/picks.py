@@ -1,4 +1,4 @@
-"""Judges NCCL's pick of a call against everything else that was measured for it, whatever the source of the noise."""
+"""Judges NCCL's pick of a call against everything else that was measured for the call."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -27,7 +27,7 @@ class PickEvidence(Protocol[Column]):
         """Combination that NCCL executed by its own choice; None if that is not known."""
 
     def requested(self, column: Column) -> Combination | None:
-        """Combination that was requested, or that was then executed; None for NCCL's own choice."""
+        """Combination that was requested (or executed as the request led to); None for NCCL's own choice."""
 
     def level(self, column: Column) -> float:
         """Logarithm of the typical time in us."""
@@ -50,13 +50,13 @@ class PickVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JudgedPick(Generic[Call, Column, OfCall]):
-    """NCCL's pick of one ``call`` against the measured best, times in us.
+    """Compares NCCL's pick of one ``call`` with the measured best, times in us.
 
     ``pick`` is what NCCL ran by itself if that is known, else ``emulated_pick``; both are without channels. ``same``
-    are the columns that executed the pick, NCCL's own choice first. ``best`` is the fastest of the first of these and
-    the ``others``. ``lost`` is the gain of the fastest other column over the pick, None if one of the two was not
-    measured; ``is_known`` says whether that judges the pick: it loses, or was compared with enough others. ``why`` says
-    what is missing. ``ranks`` is the number in the ``file``.
+    are the columns that executed the pick, NCCL's own choice first. ``best`` is the combination of the fastest among
+    the first column of ``same`` and the ``others``. ``lost`` is the gain of the fastest other column over the pick,
+    None if one of the two was not measured. ``is_known`` says whether the pick can be judged: it loses, or was compared
+    with enough others. ``why`` says what is missing. ``ranks`` is the number of ranks in the ``file``.
     """
 
     call: Call
@@ -86,33 +86,33 @@ class JudgedPick(Generic[Call, Column, OfCall]):
 
     @property
     def regret(self) -> float | None:
-        """Time of the pick over the best's, minus 1; None if that does not judge the pick."""
+        """Time of the pick over time of the best, minus 1, at least 0; None if the pick cannot be judged."""
         return max(0.0, self.lost.gain) if self.lost is not None and self.is_known else None
 
     @property
     def low(self) -> float | None:
-        """Low end of the 95 % interval of the pick's time over the fastest other's, minus 1; None if not known."""
+        """Low end of the 95 % interval of the pick's time over the fastest other time, minus 1; None if not known."""
         return self.lost.interval[0] if self.lost is not None and self.lost.is_bounded else None
 
     @property
     def high(self) -> float | None:
-        """High end of that interval."""
+        """High end of the 95 % interval of the pick's time over the fastest other time, minus 1; None if not known."""
         return self.lost.interval[1] if self.lost is not None and self.lost.is_bounded else None
 
     @property
     def faster(self) -> Column | None:
-        """The fastest other column, where the pick loses."""
+        """The fastest other column if the pick loses, else None."""
         return min(self.others, key=self.evidence.level) if self.loses else None
 
 
 def judge(
     call: Call, pick: Combination, evidence: OfCall, emulated: Combination | None, enough: int = 1
 ) -> JudgedPick[Call, Any, OfCall]:
-    """Judges the ``pick``, given with its channels: it loses only beyond the noise, against all others together.
+    """Judges the ``pick``, given with its channels: it loses only if another column is faster beyond the noise.
 
     If fewer than ``enough`` others were measured and none is faster, the pick is not judged. The interval is corrected
-    for half as many comparisons as there are columns that may be the best: the best one found may be so by luck, and is
-    then too fast, never too slow.
+    for half as many comparisons as there are columns that may be the best: the best measured column may be best by
+    luck, so its time may be too short, never too long.
     """
     same = columns_of(pick, evidence)
     others = tuple(column for column in evidence.columns if column not in same)
@@ -156,7 +156,7 @@ def alike(evidence: PickEvidence[Column], best: Column) -> list[Column]:
 
 
 def columns_of(pick: Combination, evidence: PickEvidence[Column]) -> tuple[Column, ...]:
-    """Columns that executed the pick: NCCL's own choice first, then requests for the same."""
+    """Columns that executed the pick: NCCL's own choice first, then requests for the same combination."""
     requested = [(column, evidence.requested(column)) for column in evidence.columns]
     return tuple(column for column, what in requested if what is None or is_same(what, pick))
 

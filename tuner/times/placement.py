@@ -1,4 +1,4 @@
-"""Finds for measured times the communicator that each row was measured on, with the variables that NCCL reads there."""
+"""Finds the communicator on which each row was measured, with the variables that NCCL reads there."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ _WITHOUT_COLLNET = "aws-ofi-nccl"  # a network plugin that has none
 
 
 class OfTrays(TypedDict):
-    """How many NVLink domains there are, trays in each, and GPUs in a tray."""
+    """Numbers of NVLink domains (``nodes``), of trays per domain, and of GPUs per tray (``gpus_per_node``)."""
 
     nodes: int
     trays: int
@@ -40,10 +40,10 @@ class OfTrays(TypedDict):
 
 
 def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
-    """NVLink domains of up to ``trays``, from results that count hosts (trays with ``gpus`` each) or domains.
+    """NVLink domains of up to ``trays`` trays, for results that count hosts (trays with ``gpus`` each) or domains.
 
-    Hosts that do not fill domains are divided equally into as few as possible: 32 trays of racks of 18 are two of 16.
-    BadInput if hosts cannot be divided so.
+    Hosts that do not fill domains are divided equally into as few domains as possible: 32 trays in racks of 18 are two
+    domains of 16. BadInput if hosts cannot be divided so.
     """
     if gpus > gpus_per_tray and gpus % gpus_per_tray == 0 and gpus // gpus_per_tray <= trays:
         return {"nodes": nodes, "trays": gpus // gpus_per_tray, "gpus_per_node": gpus_per_tray}
@@ -61,9 +61,10 @@ def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
 class Site:
     """Where rows were measured: a machine of the catalogue, a topology file or the node of a log, and a release.
 
-    None or empty means not known yet. ``words`` are further keys of its description, as ``tuner.scenario.describe``
-    takes them: ``log``, ``gpu``. ``stands_for`` is the measured release, if it is not known here and ``nccl`` is the
-    nearest one. ``nic_gbps`` is the speed of each adapter in 1e9 bits per second, where it is not the machine's.
+    None or empty means not known yet. ``words`` are further keys of the site's description, as
+    ``tuner.scenario.describe`` takes them: ``log``, ``gpu``. ``stands_for`` is the measured release if this package
+    does not know it, so that ``nccl`` is the nearest known release. ``nic_gbps`` is the speed of each adapter in 1e9
+    bits per second, if it differs from the machine's.
     """
 
     machine: str | None = None
@@ -74,7 +75,9 @@ class Site:
     nic_gbps: float | None = None
 
     def with_adapters(self, adapters: MeasuredAdapters) -> "Site":
-        """The site with a table's adapter speed, if the catalogue has as many adapters with another speed."""
+        """The site with a table's adapter speed, if the catalogue's machine has as many adapters but with another
+        speed.
+        """
         if self.machine is None or self.words or adapters.gbps is None:
             return self
         gbps = [net.speed_mbps / 1000 for net in catalogue.load(self.machine).topology.nets]
@@ -90,7 +93,8 @@ class Site:
     def completed(self, tables: Sequence[Measurements]) -> "Site":
         """The site, completed by the tables; an unknown release is replaced by the nearest one of its minor release.
 
-        Errors: BadInput if machine or release are missing or contradictory; UnknownMachine, UnknownRelease.
+        BadInput if machine or release are missing or contradictory. UnknownMachine or UnknownRelease for an unknown
+        name.
         """
         machine = self.machine or (None if self.topology or self.log else _one("machine", tables))
         nccl = self.nccl
@@ -103,12 +107,14 @@ class Site:
 
     @property
     def stand_in(self) -> str:
-        """A note on the release that stands in for the measured one; empty if that one is known."""
+        """A note on the release that stands in for the measured release; empty if the measured release is known."""
         return nearest_release(self.stands_for)[1] if self.stands_for else ""
 
     @property
     def node(self) -> tuple[Topology | None, int | None]:
-        """The node's topology, whose links limit what can be true (None for a log), and the trays of a domain."""
+        """The node's topology, whose links limit which times can be true (None for a log), and the number of trays per
+        domain.
+        """
         if self.machine is not None:
             return catalogue.load(self.machine).topology, catalogue.load(self.machine).trays
         if self.topology is None:
@@ -117,7 +123,7 @@ class Site:
         return describe(None, topology=self.topology, nccl=self.nccl or None, **words).resolve().own.topology, None
 
     def scenario(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Scenario:
-        """A communicator at the site. BadInput for what cannot be described."""
+        """A communicator at the site. BadInput if it cannot be described."""
         given: Description = {
             "topology": self.topology,
             "nodes": nodes,
@@ -134,12 +140,12 @@ class Site:
         return described if self.nic_gbps is None else replace(described, hardware={"nic-gbps": f"{self.nic_gbps:g}"})
 
     def selection(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Selection:
-        """The selection of a communicator at the site. BadInput for what cannot be described or emulated."""
+        """The selection of a communicator at the site. BadInput if it cannot be described or emulated."""
         return Selection(self.scenario(nodes, gpus_per_node, variables).communicator())
 
     @property
     def name(self) -> str | None:
-        """Name of the machine: by the catalogue, or by its topology file or log."""
+        """Name of the machine in the catalogue, or of its topology file or log."""
         if self.log and self.topology is None and self.machine is None:
             return str(self.log)
         return skeleton.name_of(self.topology) if self.topology and not self.machine else self.machine
@@ -151,7 +157,7 @@ class Site:
 
 
 def _one(what: str, tables: Sequence[Measurements]) -> str:
-    """The value on which all tables agree that name one. BadInput if none names one, or if they differ."""
+    """The value of ``what`` on which the tables agree. BadInput if no table has a value, or if tables differ."""
     names = list(dict.fromkeys(getattr(table.header, what) for table in tables if getattr(table.header, what)))
     if len(names) == 1:
         return str(names[0])
@@ -172,10 +178,10 @@ def read_by_model(nccl: Release, own: Mapping[str, str]) -> set[str]:
 def variables_of(
     row: SampleBlock, of_run: Mapping[str, str], nccl: Release, own: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables of a row's communicator: those of its run that NCCL's model reads, the ``given`` ones, and those that
-    force what the row forced.
+    """Variables of a row's communicator: the run's variables that NCCL's model reads, the ``given`` ones, and variables
+    that force what the row forced.
 
-    ``own`` are those that the machine sets itself.
+    ``own`` are the variables that the machine sets itself.
     """
     known = read_by_model(nccl, own)
     return {**{name: value for name, value in of_run.items() if name in known}, **given, **row.took.variables}
@@ -184,8 +190,7 @@ def variables_of(
 def searched_otherwise(
     of_run: Mapping[str, str], nccl: Release, own: Mapping[str, str], given: Mapping[str, str]
 ) -> str | None:
-    """The first variable of a run, as NAME=VALUE, that makes NCCL's search differ from the machine's; None if there is
-    none.
+    """The first variable of a run, as NAME=VALUE, that makes NCCL's search differ from the machine's; None without one.
 
     The ``given`` variables do not count.
     """
@@ -211,7 +216,7 @@ class _CallKind:
 
 
 class Placement(Generic[Key]):
-    """Rows on the communicators of a site that they were measured on; ``skipped`` counts the others by reason.
+    """Places rows on the communicators of a site on which they were measured; ``skipped`` counts other rows by reason.
 
     In-place rows, sends and receives, and rows of another setting of the search or the network are skipped.
     """

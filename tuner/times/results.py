@@ -1,4 +1,4 @@
-"""Measurements summed up: a result for everything that was requested at each point."""
+"""Summarises measurements: one result for everything that was requested at each point."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
@@ -31,8 +31,8 @@ class Result:
     """Result of a request at a point. ``executed`` is what the last block ran; ``estimate`` is None if no time counts.
     ``wrong`` counts wrong results.
 
-    ``host_bound``: most blocks take no longer than the host needs to start such calls; None if not checked. ``samples``
-    and ``processes``: how many times count, and how many processes they come from.
+    ``host_bound``: whether most blocks take no longer than the host needs to start such calls; None if not checked.
+    ``samples`` and ``processes``: how many sample blocks count, and how many processes they come from.
     """
 
     point: Point
@@ -49,10 +49,11 @@ class Result:
 
 @dataclass()
 class TaskSamples:
-    """Sample blocks of one task, added as they come: ``blocks`` of them, ``replaced`` of which ran something else.
+    """Collects the sample blocks of one task: ``blocks`` is how many, ``replaced`` how many of these ran something
+    else.
 
-    For those that count: the medians, us, with the process of each, all times, and whether they were host-bound, where
-    that was checked. ``wrong`` counts results, ``wrong_blocks`` the sample blocks with wrong ones.
+    The lists are for blocks that count: medians in us with the process of each, all times, and whether the block was
+    host-bound, if that was checked. ``wrong`` counts wrong results, ``wrong_blocks`` the sample blocks that have any.
     """
 
     times_us: list[float] = field(default_factory=list)
@@ -78,7 +79,7 @@ class TaskSamples:
                 self.host_bound.append(block.host_bound)
 
     def result(self, task: Task, noise: RunNoise) -> Result:
-        """The result so far, given this noise of the run."""
+        """The result so far, given the ``noise`` of the run."""
         known = self.host_bound
         return Result(
             task.point,
@@ -96,8 +97,8 @@ class TaskSamples:
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """A rank that ends later than the median rank, by ``late`` calls (mean over sample blocks); in ``late_blocks`` of
-    the ``blocks`` by at least LATE of a call.
+    """A rank that ends later than the median rank: by ``late`` times the duration of a call (mean over sample blocks),
+    and in ``late_blocks`` of ``blocks`` by at least LATE times that duration.
     """
 
     rank: int
@@ -109,8 +110,9 @@ class LateRank:
 def late_ranks(blocks: Iterable[SampleBlock], launcher: str | None) -> list[LateRank]:
     """Ranks that are late in most sample blocks, the latest first.
 
-    Ranks wait for each other in every call, so a slow one makes all equally slow and shows only at the end of a sample
-    block. It counts where calls are long compared with the time in which the ranks are started, one after the other.
+    Ranks wait for each other in every call, so a slow rank makes all ranks equally slow and shows only at the end of a
+    sample block. Only calls count that are long compared with the time in which the ranks are started, one after the
+    other.
     """
     least_us = ONE_PROCESS_US if launcher in (None, "none") else SEVERAL_PROCESSES_US
     of_long_calls = [block for block in blocks if block.counts and block.late_us and block.median_us >= least_us]
@@ -127,7 +129,7 @@ def late_ranks(blocks: Iterable[SampleBlock], launcher: str | None) -> list[Late
 
 
 def _named(combination: Combination | None) -> dict[str, object] | None:
-    """The combination without channels where NCCL chose their number."""
+    """The combination as a record, without channels if NCCL chose their number."""
     if combination is None:
         return None
     names = {"algorithm": combination.algorithm.name, "protocol": combination.protocol.name}
@@ -136,7 +138,7 @@ def _named(combination: Combination | None) -> dict[str, object] | None:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredResult:
-    """A result as ``--json`` prints it: times in us, None if none counts.
+    """A result as it is printed as JSON: times in us, None if no sample counts.
 
     ``requested`` is None for NCCL's own choice.
     """
@@ -163,7 +165,9 @@ class MeasuredResult:
 
 
 def results(blocks: Iterable[SampleBlock]) -> list[Result]:
-    """Results by point: NCCL's own choice first, then the fastest to the slowest, and last those without a time."""
+    """Results by point: NCCL's own choice first, then the others from fast to slow, and last the results without a
+    time.
+    """
     by_task: dict[Task, TaskSamples] = {}
     for block in blocks:
         if block.table is None:
@@ -184,7 +188,7 @@ def noises(tasks: Mapping[Task, TaskSamples]) -> dict[int, RunNoise]:
 
 
 def record(result: Result, ranks: int) -> MeasuredResult:
-    """Result on ``ranks`` ranks as it is printed as JSON."""
+    """The result on ``ranks`` ranks, as it is printed as JSON."""
     point, known = result.point, result.estimate
     gbs = float(algorithm_gbs(point.bytes, known.median_us)) if known else None
     return MeasuredResult(

@@ -1,9 +1,10 @@
 """Statistics of times that have outliers, drift and no known distribution.
 
-Runs of one sample block share whatever disturbs the machine just then, and sample blocks of one process share how that
-process was set up. So the unit is the process, or the sample block where there are too few processes: the uncertainty
-of a time is how much their medians differ. Processes follow each other, so what lasts longer than one makes neighbours
-similar: how similar is estimated from all calls of a run together, as an autoregression of order 1.
+Runs of one sample block share whatever disturbs the machine at that time, and sample blocks of one process share how
+that process was set up. So the unit is the process, or the sample block if there are too few processes. The uncertainty
+of a time follows from how much the medians of the units differ. Processes follow each other, so a disturbance that
+lasts longer than one process makes neighbours similar. How similar they are is estimated from all calls of a run
+together, as an autoregression of order 1.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -29,9 +30,9 @@ _CORRELATIONS = np.linspace(0, 0.95, 20)
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A median with its confidence interval, us; the interval is 0 to infinity where the samples are too few.
+    """A median with its confidence interval, us; the interval is 0 to infinity if there are too few samples.
 
-    ``deviation`` is that of the median's logarithm, infinite where the samples are too few.
+    ``deviation`` is the standard deviation of the median's logarithm, infinite if there are too few samples.
     """
 
     median_us: float
@@ -42,7 +43,7 @@ class Estimate:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there were samples enough for an interval."""
+        """Whether there were enough samples for an interval."""
         return self.high_us < float("inf")
 
     @property
@@ -54,9 +55,9 @@ class Estimate:
 @dataclass(frozen=True, slots=True)
 class Samples:
     """A typical time from samples: ``log_us``, the logarithm of the time in us, with its standard ``error`` and the
-    degrees of ``freedom`` of that; infinite and 0 where there are too few ``units`` to tell.
+    degrees of ``freedom`` of the error. They are infinite and 0 if there are too few ``units``.
 
-    Units are what is independent: processes, sample blocks, runs. ``samples`` counts the sample blocks in them.
+    Units are independent of each other: processes, sample blocks or runs. ``samples`` counts the sample blocks.
     """
 
     log_us: float
@@ -67,7 +68,9 @@ class Samples:
 
     @classmethod
     def of_blocks(cls, medians_us: Sequence[float], processes: Sequence[int], noise: "RunNoise | None" = None) -> Self:
-        """Samples from the medians of sample blocks in us and their processes, [block]; ``noise`` is the run's."""
+        """Makes samples from the median in us and the process of each sample block, arrays [block]; ``noise`` is the
+        run's noise.
+        """
         of_process = logs_by_process(medians_us, processes)
         factor, step_us, correlated = MEDIAN_VARIANCE, noise.step_us if noise else 0.0, 0.0
         if len(of_process) >= LEAST_PROCESSES:
@@ -93,7 +96,9 @@ class Samples:
 
 @lru_cache(maxsize=4096)
 def student(freedom: float, share: float) -> float:
-    """Quantile of Student's t for this probability; that of the normal distribution with infinite freedom."""
+    """Quantile of Student's t for the probability ``share``; quantile of the normal distribution if ``freedom`` is
+    infinite.
+    """
     from scipy.special import ndtri, stdtrit  # slow to load
 
     return float(stdtrit(freedom, share) if freedom < inf else ndtri(share))
@@ -103,8 +108,8 @@ def student(freedom: float, share: float) -> float:
 class RunNoise:
     """Noise of a run, from all its calls together.
 
-    ``correlation`` is between a call's times in successive processes, 0 to 0.95; ``step_us`` is the step of which the
-    times of calls of one size are multiples, in us, 0 if there is none.
+    ``correlation`` is between a call's times in successive processes, 0 to 0.95; ``step_us`` is the timer's step in us,
+    of which the times of calls of one size are multiples; 0 if no step is seen.
     """
 
     correlation: float = 0.0
@@ -112,7 +117,7 @@ class RunNoise:
 
 
 def logs_by_process(medians_us: Sequence[float], processes: Sequence[int]) -> dict[int, list[float]]:
-    """Logarithms of medians in us, [block] each, by process."""
+    """Logarithms of the medians in us of sample blocks, by process; both arguments have one element per block."""
     found: dict[int, list[float]] = {}
     for number, median_us in zip(processes, medians_us, strict=True):
         found.setdefault(number, []).append(log(median_us))
@@ -120,11 +125,12 @@ def logs_by_process(medians_us: Sequence[float], processes: Sequence[int]) -> di
 
 
 def correlation(calls: Iterable[tuple[Hashable, ArrayLike]], errors: float = 0.0) -> float:
-    """Correlation of processes with their neighbours, 0 to 0.95, plus ``errors`` of its standard errors.
+    """Correlation of processes with their neighbours, 0 to 0.95, raised by ``errors`` times its standard error.
 
-    ``calls`` are requests with logarithms of times, [process]; at least 3 processes are needed. The lag-1 correlation
-    of residuals is compared with what an AR(1) process of as many values, less their own mean, would have. Calls of one
-    request may share their drift: the error is that of as many values as requests.
+    ``calls`` are requests with logarithms of times, arrays [process]; at least 3 processes are needed. The lag-1
+    correlation of residuals is compared with what an AR(1) process of as many values, less their mean, would have.
+    Calls of one request may share their drift, so the standard error is computed as if there were one value per
+    request.
     """
     lower: dict[Hashable, NDArray[np.float64]] = {}  # by how much each correlation would be too low, times the squares
     squares: dict[Hashable, float] = {}
@@ -145,7 +151,9 @@ def correlation(calls: Iterable[tuple[Hashable, ArrayLike]], errors: float = 0.0
 
 
 def of_correlated(units: int, correlated: float) -> tuple[float, float]:
-    """The factor by which a mean's variance exceeds that of as many independent units, and its degrees of freedom."""
+    """The factor by which a mean's variance exceeds the variance of a mean of independent units, and its degrees of
+    freedom.
+    """
     if units < LEAST_PROCESSES or correlated <= 0:
         return 1.0, units - 1.0
     _, factors, freedoms = _autoregressive(units)
@@ -154,9 +162,10 @@ def of_correlated(units: int, correlated: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def _autoregressive(units: int) -> NDArray[np.float64]:
-    """Table [what][correlation]: correlation of neighbouring residuals, factor on a mean's variance, freedom.
+    """Table [quantity][correlation] of three quantities: correlation of neighbouring residuals, factor on a mean's
+    variance, degrees of freedom.
 
-    The freedom is Satterthwaite's.
+    The degrees of freedom are Satterthwaite's.
     """
     apart = np.abs(np.subtract.outer(np.arange(units), np.arange(units)))
     less_mean = np.eye(units) - 1 / units
@@ -171,10 +180,10 @@ def _autoregressive(units: int) -> NDArray[np.float64]:
 
 
 def timer_steps_us(times_us: Mapping[int, Sequence[Sequence[float]]]) -> dict[int, float]:
-    """Steps of times by nBytes, us; ``times_us`` are those of each call of that size.
+    """The timer's steps in us by nBytes; ``times_us`` has, by nBytes, the times of each call of that size.
 
-    It is the smallest difference between times of calls that are as large or larger, since larger ones are timed in
-    shorter rows; 0 where no two times of one call are equal, as with a timer that is finer than its noise.
+    A step is the smallest difference between times of calls of this or a larger size, because larger calls are timed in
+    shorter rows. It is 0 if no two times of one call are equal, as with a timer whose step is smaller than the noise.
     """
     found, least_us = {}, inf
     for size in sorted(times_us, reverse=True):
@@ -193,11 +202,11 @@ def of_blocks(
     confidence: float = CONFIDENCE,
     noise: RunNoise | None = None,
 ) -> Estimate:
-    """Estimate of a call's time, from the medians of its sample blocks in us, [block], and the process of each.
+    """Estimates a call's time from the median in us and the process of each of its sample blocks, arrays [block].
 
-    With three processes or more: the geometric mean of each process's median, with Student's interval. Else the median
-    of the sample blocks, with Student's interval of them, which ignores how processes differ. At least one sample block
-    is needed.
+    With three processes or more: the geometric mean of each process's median, with Student's interval. With fewer: the
+    median of the sample blocks, with Student's interval over them, which ignores how processes differ. At least one
+    sample block is needed.
     """
     return Samples.of_blocks(medians_us, processes, noise).estimate(confidence)
 
@@ -205,13 +214,13 @@ def of_blocks(
 def of_runs_or_blocks(
     medians_us: Sequence[float], processes: Sequence[int], times_us: Sequence[float], noise: RunNoise | None = None
 ) -> Estimate:
-    """Estimate by the sample blocks; where they are too few for an interval, by all their ``times_us``."""
+    """Estimates a time from the sample blocks or, if they are too few for an interval, from all their ``times_us``."""
     by_blocks = of_blocks(medians_us, processes, noise=noise)
     return by_blocks if by_blocks.is_bounded else estimate(times_us)
 
 
 def estimate(times_us: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
-    """The median of at least one time, with the narrowest interval of order statistics that has the confidence.
+    """The median of at least one time, with the narrowest interval between order statistics that has the confidence.
 
     No distribution is assumed: how many of n samples lie below the median is binomial.
     """

@@ -1,4 +1,4 @@
-"""Which calls of a cluster to measure first: the ones whose times tell most about its other calls."""
+"""Finds the calls of a cluster to measure first: those whose times tell most about the cluster's other calls."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -30,8 +30,8 @@ _TYPES = {DataType.float16: "half", DataType.float32: "float", DataType.float64:
 class TellingCall:
     """A call to measure, with a command line of nccl-tests for it, one process per GPU.
 
-    ``error_after``: the expected error of all calls once this one and those before are measured: the median over calls,
-    as a share of the times.
+    ``error_after``: the expected error of all calls after this call and the calls before it are measured, as the median
+    over calls, a share of the times.
     """
 
     call: Call = field(metadata=json_form(merged=True))
@@ -44,7 +44,7 @@ class TellingCall:
 class TellingCalls:
     """Calls to measure, the best first; ``error_before``: the expected error of all calls before any is measured.
 
-    ``calibration`` is the name of the calibration that their rows update.
+    ``calibration`` is the name of the calibration that the measured rows are to update.
     """
 
     calls: tuple[TellingCall, ...]
@@ -62,9 +62,10 @@ def telling_calls(
     sizes: Sequence[int] = SIZES,
     calibration: str | None = None,
 ) -> TellingCalls:
-    """The ``count`` calls, as NCCL runs them between ``shape``'s nodes, that tell most about a site.
+    """The ``count`` calls between ``shape``'s nodes, run by NCCL's own choice, that tell most about a site.
 
-    Errors: BadInput on one node, which has a separate calibration, and if no calibration answers; BadCalibration.
+    BadInput on one node, which has a separate calibration, and if no calibration answers. BadCalibration if the named
+    calibration is invalid.
     """
     if shape.nodes < 2:
         raise BadInput(

@@ -235,7 +235,8 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
 
 def not_of_nccl(gpu: str) -> str:
     """Reason why results on a GPU are not judged if NCCL does not run on it, else empty. ``gpu``: the GPU's name in
-    files."""
+    files.
+    """
     if "AMD" not in gpu.upper():
         return ""
     return f"results on {gpu}: AMD's library RCCL runs there, whose choices and times are not known here"
@@ -573,7 +574,8 @@ _FORCES = {"NCCL_ALGO", "NCCL_PROTO"}
 
 def _mostly_known(judged: Sequence[JudgedCurve]) -> bool:
     """Whether half of the deciding sizes are judged, both in every curve without a forced choice and in all curves
-    together."""
+    together.
+    """
     if not judged:
         return True
     chosen = [each for each in judged if not _FORCES & dict(each.curve.kind.shape.settings).keys()]

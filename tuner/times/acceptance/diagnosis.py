@@ -124,7 +124,8 @@ def _scatter(sd: Array) -> Array:
 
 def _common(off: Array, of_offset: Array, weight: float) -> float:
     """Offset that all times share, in its standard deviations, by robust least squares. ``off`` is in units of the
-    scatter."""
+    scatter.
+    """
     common = 0.0
     for _ in range(5):
         size = np.abs(off - common * of_offset)
@@ -141,7 +142,8 @@ def _start_us(measured_us: Array, modelled_us: Array, scatter: Array) -> float:
 
 def _loss(off: Array, scatter: Array) -> float:
     """Mean Huber loss of differences in units of the scatter: quadratic for small differences, linear for large
-    ones."""
+    ones.
+    """
     size = np.abs(off) / scatter
     return float(np.mean(np.where(size < _HUBER, size**2 / 2, _HUBER * (size - _HUBER / 2))))
 

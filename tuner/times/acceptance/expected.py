@@ -231,7 +231,8 @@ class Expectation:
 
     def compared(self, kind: CurveKind, sizes: SizeArray) -> ComparedCurve:
         """The calls in the form that is compared with public runs: class, shape, and the time that the links allow, one
-        value per size, us."""
+        value per size, us.
+        """
         selection = self.selection(kind.shape)
         own = self.scenario.resolve().own
         domains, gpus = kind.shape.nodes, kind.shape.gpus_per_node
@@ -255,7 +256,8 @@ class Expectation:
 
     def _by_public_runs(self, kind: CurveKind, sizes: SizeArray, modelled: Expected | None) -> Expected | None:
         """Times of public runs at sizes with enough runs, else the modelled times; within a node modelled times come
-        first."""
+        first.
+        """
         compared = self.compared(kind, sizes)
         kept = public_runs.matching(compared, public_runs.own(), ClassNearness.same_class)
         if not kept and compared.nodes == 1 and modelled is not None and not self.has_other_links(kind.shape):
@@ -274,7 +276,8 @@ class Expectation:
 
     def _modelled(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
         """Times per size by a calibration, or else by NCCL's model with its known error; the same in place and out of
-        place."""
+        place.
+        """
         key = kind.shape, kind.request, sizes.tobytes(), fault
         if key not in self._by_model:
             self._by_model[key] = self._by_model_of(kind, sizes, fault)
@@ -392,7 +395,8 @@ def _nvlinks(node: Topology) -> int:
 
 class ReferenceRun(Expectation):
     """Expects the times of an earlier run of the same cluster. With a fault, they are multiplied by the ratio of
-    modelled times."""
+    modelled times.
+    """
 
     def __init__(self, scenario: Scenario, calibration: str | None, curves: Sequence[Curve]) -> None:
         super().__init__(scenario, calibration)
@@ -405,7 +409,8 @@ class ReferenceRun(Expectation):
 
     def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> Mask:
         """False for every size: the same cluster is expected to take the same times again with any release. ``sizes``:
-        bytes."""
+        bytes.
+        """
         return np.zeros(len(sizes), np.bool_)
 
     def times(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:

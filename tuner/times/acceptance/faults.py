@@ -148,7 +148,8 @@ def adapters_used(communicator: Comm, topology: Topology) -> int:
 
 def faulty(node: Node, alone: Node, fault: Fault, several: bool) -> Node:
     """The ``node`` with a fault. ``alone``: the node as a one-node communicator, in which only NVLink limits the
-    ring."""
+    ring.
+    """
     ring = alone.graphs.get("ring")
     most_gbs = math.inf if ring is None or fault.intra == 1 else fault.intra * ring.channels * ring.bw_intra_gbs
     graphs = {}
@@ -166,7 +167,8 @@ def faulty(node: Node, alone: Node, fault: Fault, several: bool) -> Node:
 
 def _less_between(graph: Graph, fault: Fault, name: str) -> Graph:
     """The graph with less bandwidth between nodes. As NCCL's search does, the bandwidth inside is lowered to the same,
-    or for a tree to twice that."""
+    or for a tree to twice that.
+    """
     if fault.inter == 1:
         return graph
     less = _less(graph, 1.0, fault.inter, fault.channels)
@@ -175,7 +177,8 @@ def _less_between(graph: Graph, fault: Fault, name: str) -> Graph:
 
 def _less(graph: Graph, intra: float, inter: float, channels: bool) -> Graph:
     """The graph with shares of both bandwidths: with fewer channels if they divide evenly, else with slower
-    channels."""
+    channels.
+    """
     left = graph.channels * min(intra, inter)
     if channels and left >= 1 and left.is_integer():
         return replace(graph, channels=int(left))

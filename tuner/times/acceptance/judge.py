@@ -73,7 +73,8 @@ class JudgedCurve:
     @property
     def known(self) -> Mask:
         """Mask: which deciding sizes are judged. An isolated slow size does not count as judged, or a slower row would
-        help."""
+        help.
+        """
         known = np.array([each not in (SizeVerdict.not_judged, SizeVerdict.isolated) for each in self.verdicts])
         return np.asarray(known[decisive(self.curve.bytes)])
 
@@ -134,7 +135,8 @@ def start_us(curve: Curve, expected: Expected) -> float | None:
 
 def start_allowed_us(sizes: SizeArray) -> Array:
     """How much launching may add to calls, us, one value per size. It is the same in every run, so that no row excuses
-    another."""
+    another.
+    """
     return np.where(sizes < HOST_BYTES, MOST_START_US, np.where(sizes <= FIRST_BYTES, MOST_FIRST_US, 0.0))
 
 
@@ -202,7 +204,8 @@ def decisive(sizes: SizeArray) -> Mask:
 
 def _together(sizes: SizeArray, slow: Mask, known: Mask, in_a_row: Mask) -> Mask:
     """Mask of the slow sizes that fail together. ``in_a_row``: mask of the sizes slow enough for the rule of three in
-    four."""
+    four.
+    """
     fails = np.zeros(len(sizes), np.bool_)
     at = np.flatnonzero(known)
     largest = at[-2:]

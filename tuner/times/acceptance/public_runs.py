@@ -158,8 +158,9 @@ class PublicCurve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedCurve:
-    """The curve that is judged, in the form of public ones: its class, and the time per size that its links allow,
-    us."""
+    """The curve that is judged, in the form of public ones: its class, and the times that its links allow, an array
+    [size], us.
+    """
 
     machine: MachineClass
     nodes: int
@@ -172,8 +173,8 @@ class ComparedCurve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypicalTimes:
-    """Typical times in us of the public runs that decide, per size; NaN if too few runs decide. ``nearness``: how
-    similar these runs are, -1 if too few decide.
+    """Typical times in us of the public runs that decide, one value per size; NaN if too few runs decide. ``nearness``:
+    how similar these runs are, -1 if too few decide.
 
     The other fields are factors over these times: up to ``sure`` a time is healthy, above ``high`` it is slow, above
     ``row`` it fails with two others near it, above ``far`` by itself. ``runs``: how many runs decide.
@@ -217,7 +218,8 @@ def nominal_gbs(topology: Topology) -> float:
 
 def network_of_names(topology: Topology) -> Network:
     """The kind of network, inferred from the names of a node's adapters; InfiniBand or RoCE if no name says
-    otherwise."""
+    otherwise.
+    """
     names = [net.name for net in topology.nets]
     if any(name.startswith(("rdmap", "efa")) for name in names):
         return Network.efa
@@ -462,7 +464,8 @@ def ranked(curve: ComparedCurve, time_us: Array, curves: Sequence[PublicCurve]) 
 
 def _adapters(those: Iterable[PublicCurve], machine: MachineClass) -> str:
     """Text about the adapters of a node: how many and how fast if all runs agree, else the rate of all adapters
-    together."""
+    together.
+    """
     if not machine.node_gbs:
         return ""
     named = {(each.adapters, each.adapter_gbps) for each in those if each.adapters and each.adapter_gbps}

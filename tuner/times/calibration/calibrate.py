@@ -39,7 +39,7 @@ _BELIEVED_SCATTER, _BELIEVED_ROWS = 0.06, 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredExchanges:
-    """Rows of sends and receives: the calls, their times in us, GPUs per node, [row]."""
+    """Rows of sends and receives: calls, times in us, and GPUs per node, with one element per row."""
 
     rows: tuple[SampleBlock, ...]
     calls: Exchanges
@@ -53,7 +53,7 @@ class MeasuredExchanges:
 
 
 def exchanges_of_tables(tables: Sequence[Measurements], sites: Sequence[Site]) -> MeasuredExchanges | None:
-    """The AllToAll rows of tables that the model covers, each table on its site; None if there are none."""
+    """The AllToAll rows that the model covers, each table on its site; None if there are no such rows."""
     rows: list[SampleBlock] = []
     calls: list[Exchanges] = []
     for table, site in zip(tables, sites, strict=True):
@@ -83,7 +83,7 @@ def exchanges_of_tables(tables: Sequence[Measurements], sites: Sequence[Site]) -
 
 
 def fit_exchanges(measured: MeasuredExchanges) -> Mapping[str, float]:
-    """The parameters that explain the times best, priors included. Loss: soft absolute differences of logarithms."""
+    """The parameters that fit the times and priors best. Loss: softened absolute differences of logarithms."""
     names = list(PARAMETERS)
     believed = np.log([PARAMETERS[name].median for name in names])
     widths = np.array([PARAMETERS[name].log_sd for name in names])
@@ -99,7 +99,9 @@ def fit_exchanges(measured: MeasuredExchanges) -> Mapping[str, float]:
 
 
 def exchange_scatter(measured: MeasuredExchanges, parameters: Mapping[str, float]) -> float:
-    """Mean absolute logarithm of measured over modelled times; for a few rows, combined with the usual value."""
+    """Mean absolute logarithm of modelled over measured times, averaged with the usual value, which counts as some
+    rows.
+    """
     off = np.abs(np.log(point_to_point.times_us(parameters, measured.calls) / measured.times_us))
     return float((off.sum() + _BELIEVED_ROWS * _BELIEVED_SCATTER) / (len(off) + _BELIEVED_ROWS))
 
@@ -109,11 +111,11 @@ FEWEST_ROWS = 12
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSource:
-    """Sources of a shipped calibration. ``machine`` is empty if the tables name it.
+    """The tables from which a shipped calibration is made. ``machine`` is empty if the tables name the machine.
 
-    ``base``: for a site, the calibration that supplies the part inside nodes; without it, rows between nodes are left
-    out, except for a machine that is a single site. ``instances``: names of the instance type that all tables come
-    from; they are healthy runs of several clusters, placed as ``tables/splits.toml`` says.
+    ``base``: for a site, the calibration that supplies the part inside nodes. Without ``base``, rows between nodes are
+    left out, except if the machine is a single site. ``instances``: names of the instance type of all tables. Such
+    tables are healthy runs of several clusters, placed as ``tables/splits.toml`` says.
     """
 
     name: str
@@ -136,14 +138,14 @@ def sources() -> tuple[CalibrationSource, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Widths of intervals by what is carried over: for collectives, and for AllToAll."""
+    """Factors of interval widths by kind of extrapolation: for collectives, and for AllToAll."""
 
     collectives: Factors
     exchanges: Factors
 
 
 def shipped(source: CalibrationSource, widths: Widths) -> Calibration:
-    """A shipped calibration, made anew. Errors: BadMeasurement, BadInput."""
+    """Makes a shipped calibration from its tables. BadMeasurement or BadInput if a table does not fit."""
     tables = [table_of_one_way(name) for name in source.tables]
     if source.instances:
         return _of_instance(source, tables, widths)
@@ -179,8 +181,8 @@ def of_site(
 ) -> Calibration:
     """The calibration ``nodes`` with the rows of a site's tables added; one row is enough.
 
-    Errors: BadInput if no row is between nodes, or release or machine are not known; CannotBeJudged for a table
-    without any row that NCCL's model can answer for.
+    Errors: BadInput if no row is between nodes, or if the release or machine is not known. CannotBeJudged if a table
+    has no row that NCCL's model can answer for.
     """
     sites = [_site(table, measured) for table in tables]
     placed = [of_table(table, site) for table, site in zip(tables, sites, strict=True)]
@@ -200,7 +202,7 @@ def of_site(
 
 
 def of_tables(name: str, tables: Sequence[Measurements], measured: Site, widths: Widths) -> Calibration:
-    """A calibration of a machine from tables that name their release. BadInput if they hold too few rows."""
+    """Makes a machine's calibration from tables that name their release. BadInput if the tables have too few rows."""
     launches = list(dict.fromkeys(table.header.launch for table in tables))
     sites = [_site(table, measured) for table in tables]
     placed = [
@@ -226,7 +228,9 @@ def of_tables(name: str, tables: Sequence[Measurements], measured: Site, widths:
 
 
 def of_calls(calls: MeasuredCalls, factors: Factors) -> Calibration:
-    """A calibration from one machine's rows: rows on one node show its NVLinks, rows between nodes a site's network."""
+    """Makes a calibration from one machine's rows: rows on one node show NVLinks, rows between nodes show a site's
+    network.
+    """
     beliefs = believed(calls.generation)
     on_one = calls.chosen(calls.measured.calls.nodes == 1)
     parameters: Mapping[str, float] = beliefs
@@ -256,7 +260,7 @@ def of_calls(calls: MeasuredCalls, factors: Factors) -> Calibration:
 
 
 def updated(calibration: Calibration, calls: MeasuredCalls) -> Calibration:
-    """The calibration with the rows between nodes added to its site's; rows on one node change nothing."""
+    """The calibration with the rows between nodes added to the rows of its site; rows on one node change nothing."""
     between = calls.chosen(calls.measured.calls.nodes > 1)
     if not len(between):
         return calibration
@@ -273,7 +277,7 @@ def updated(calibration: Calibration, calls: MeasuredCalls) -> Calibration:
 
 
 def _sizes(calls: MeasuredCalls) -> Sizes:
-    """The least and the most bytes that were measured, by the numbers of collective and combination."""
+    """The least and the most bytes that were measured, by collective and combination, both as their numbers."""
     limits: dict[tuple[int, int], tuple[float, float]] = {}
     features = calls.measured.calls
     columns = features.collective.tolist(), features.algo_proto.tolist(), features.bytes.tolist()
@@ -288,9 +292,10 @@ def _site_name(tables: Sequence[Measurements]) -> str:
 
 
 def read_table(path: Path, given: Given) -> Measurements:
-    """A shipped table by its name, or a file in any form of measured times; ``given`` supplies what it does not say.
+    """Reads a shipped table by its name, or a file in any format of measured times; ``given`` adds what it does not
+    say.
 
-    BadMeasurement for another kind of file, or a contradiction to ``given``.
+    BadMeasurement if the file is of another kind or contradicts ``given``.
     """
     return (
         measured_tables.load(str(path))
@@ -302,15 +307,15 @@ def read_table(path: Path, given: Given) -> Measurements:
 def of_paths(
     paths: Sequence[Path], measured: Site, name: str, update: str | None = None, given: Given | None = None
 ) -> tuple[Calibration, tuple[str, ...]]:
-    """A calibration from files, and a note on every release that stands in for an unknown one.
+    """Makes a calibration from files; also returns a note on every release that stands in for an unknown one.
 
     ``measured`` and ``given`` supply what the files do not say.
 
     ``update``: the calibration that the rows are added to, by its name or file; without it, the part inside nodes is
     fitted.
 
-    Errors: BadMeasurement for a file that holds no measurements, is from other GPUs, names another release or has times
-    that cannot be true; BadInput if machine or release are not known; BadTopology.
+    BadMeasurement if a file has no measurements, is from other GPUs, names another release or has times that cannot be
+    true. BadInput if the machine or release is not known. BadTopology if the topology file is invalid.
     """
     if measured.machine is not None and measured.topology is not None:
         raise BadInput(f"{option('machine')} and {option('topology')}: one node has one of them")
@@ -349,7 +354,9 @@ def _of_release(path: Path, table: Measurements, nccl: str) -> Measurements:
 
 
 def _exchange(tables: Sequence[Measurements], sites: Sequence[Site], factors: Factors) -> ExchangeCalibration | None:
-    """Calibration of AllToAll, on one node from tables launched like the first one, between nodes from all tables."""
+    """Calibrates AllToAll: on one node from tables that launch calls as the first table does, between nodes from all
+    tables.
+    """
     pairs = list(zip(tables, sites, strict=True))
     having = [(table, site) for table, site in pairs if any(row.point.name in MODELLED for row in table.blocks)]
     alike = [
@@ -379,11 +386,12 @@ _SAME = ("nccl", "gpu", "launch", "cuda_graph", "network")
 def table_of(
     files: Sequence[Path], facts: Header, given: Given, topology: Topology | None
 ) -> tuple[Measurements, tuple[tuple[Path, Problem], ...]]:
-    """The rows of all files under one head, and what looks wrong in each file without being refused.
+    """Joins the rows of all files under one header; also returns the problems for which no row was refused, with their
+    files.
 
-    The files supply what ``facts`` leave empty. BadMeasurement for what cannot be read, is refused (``plausible``), or
-    has another release, GPU or way of launching than the other files; BadInput if a package is missing that reads a
-    file. UnknownRelease for a release that is not known here.
+    The files supply what ``facts`` leaves empty. BadMeasurement if a file cannot be read, is refused (``plausible``),
+    or has another release, GPU or way of launching than the other files. BadInput if a package that is needed to read a
+    file is missing. UnknownRelease for a release that is not known here.
     """
     tables = []
     problems: list[tuple[Path, Problem]] = []
@@ -406,7 +414,7 @@ def table_of(
 
 
 def _head(files: Sequence[Path], tables: Sequence[Measurements], facts: Header) -> Header:
-    """The given header, completed from the files, which have to agree."""
+    """The header ``facts``, completed from the files' headers, which have to agree."""
     heads = [table.header for table in tables]
     for name in _SAME:
         values = {getattr(head, name): path for path, head in zip(files, heads, strict=True) if getattr(head, name)}

@@ -1,4 +1,4 @@
-"""The constants of NCCL's model that explain measured times best, and how well they do."""
+"""Fits constants of NCCL's model to measured times, and tells how well the fitted model explains them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
@@ -23,20 +23,24 @@ _SHARE = 0.1  # of the largest: smaller parts in another constant's effect are n
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Columns of a Jacobian: those to fit, and the others as combinations of the fitted ones ({} if without effect)."""
+    """Columns of a Jacobian to fit; ``alike`` has the others as combinations of these ({} for a column without
+    effect).
+    """
 
     fitted: tuple[int, ...]
     alike: dict[int, dict[int, float]]
 
 
 def identify(jacobian: Matrix, after: Sequence[int], before: Collection[int] = ()) -> Known:
-    """Chooses the constants that the calls determine, by the ``jacobian``, numbers, [call][constant].
+    """Chooses the constants that the calls determine, from the ``jacobian``, numbers indexed by [call][constant].
 
-    The Jacobian is that of the logarithms in units of their deviations; ``after`` orders the constants.
+    The Jacobian is of the logarithms of times, in units of their deviations. Constants with a smaller ``after`` are
+    chosen first.
 
-    The best known constant comes first, then the one that is best known given the first, as in a QR decomposition with
-    pivoting: the norm of a column without its parts along earlier ones is one over its deviation. Columns that were
-    fitted ``before`` are preferred to ones that are hardly better known, so that repeated choices settle.
+    The best determined constant comes first, then the constant that is best determined given the first, as in a QR
+    decomposition with pivoting. The norm of a column without its parts along earlier columns is one over the constant's
+    deviation. Columns that were fitted ``before`` are preferred to columns that are hardly better determined, so that
+    repeated choices settle.
     """
     left, fitted = jacobian.copy(), []
     for rank in sorted(set(after)):
@@ -89,10 +93,11 @@ _MEDIAN_DEVIATION = 1.4826  # a normal distribution's deviation over its median 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """One constant: its value, the 95 % interval where it was fitted, and otherwise why it keeps NCCL's value.
+    """One constant: its value, its 95 % interval if it was fitted, and otherwise why it keeps NCCL's value.
 
-    ``alike`` names constants with the same effect, with the ratio of effects: for a fitted constant those that keep
-    NCCL's value, which its fit assumes; for a constant that keeps NCCL's value, the fitted ones.
+    ``alike`` names constants with the same effect, with the ratio of effects: for a fitted constant the names of
+    constants that keep NCCL's value, as the fit assumes; for a constant that keeps NCCL's value, the names of fitted
+    ones.
     """
 
     name: str
@@ -106,7 +111,9 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Mean absolute errors in percent, None without calls; ``held_out``: over sizes that were not fitted."""
+    """Mean absolute errors in percent, None without calls; the names with ``held_out`` are for sizes that were not
+    fitted.
+    """
 
     combination: str = field(metadata=column("combination"))
     calls: int = field(metadata=column("calls"))
@@ -119,7 +126,9 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """One call of ``bytes`` (nBytes): its measured time, NCCL's model's, and that with the fitted constants."""
+    """One call of ``bytes`` (nBytes): its times as measured, by NCCL's model, and by the model with the fitted
+    constants.
+    """
 
     collective: Collective
     bytes: int
@@ -135,7 +144,9 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class SizeNoise:
-    """Error of the times of sizes from ``from_bytes`` to twice that, in their deviations, and how many there are."""
+    """Error of the times of sizes from ``from_bytes`` to twice that, in units of their deviations, and the number of
+    calls.
+    """
 
     from_bytes: int
     calls: int
@@ -144,9 +155,10 @@ class SizeNoise:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A fit. ``noise``: by how many of their own deviations the times are off; above 1 the model misses something.
+    """Result of a fit. ``noise``: by how many of their own deviations the times are off; above 1 the model misses
+    something.
 
-    ``noise_by_size`` is the same for each doubling of sizes; sizes that are further off get less weight.
+    ``noise_by_size`` is the same for each doubling of sizes; sizes with a larger error get less weight.
     """
 
     constants: tuple[Fitted, ...]
@@ -161,9 +173,10 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FitProblem:
-    """The calls to fit, [call]: logarithms of their times in us, and one over their deviations.
+    """The calls to fit, one element per call: logarithms of times in us, and one over the deviations of these.
 
-    ``used`` are the calls among those that :class:`Forward` computes; ``octave`` is the logarithm of each one's size.
+    ``used`` is the mask of these among the calls that :class:`Forward` computes. ``octave`` is log2 of each call's
+    size, rounded down.
     """
 
     forward: Forward
@@ -173,12 +186,12 @@ class FitProblem:
     octave: NDArray[np.int64]
 
     def off(self, values: Mapping[Constant, float], noise: float | Array) -> Array:
-        """Logarithms of the model's times minus those of the measured ones, in units of their deviations, [call]."""
+        """Logarithms of modelled minus logarithms of measured times, in units of their deviations, one per call."""
         residuals: Array = (self.forward.log_us(values)[self.used] - self.target) * self.weight / noise
         return residuals
 
     def slope(self, values: Mapping[Constant, float], by: Sequence[Constant], noise: float | Array) -> Array:
-        """Change of :meth:`off` with the logarithm of each constant, numbers [call][constant]."""
+        """Change of :meth:`off` with the logarithm of each constant, indexed by [call][constant]."""
         jacobian: Array = self.forward.jacobian(values, by)[self.used] * (self.weight / noise)[:, None]
         return jacobian
 
@@ -189,7 +202,7 @@ class FitProblem:
     def solve(
         self, values: Mapping[Constant, float], free: Sequence[Constant], noise: float | Array
     ) -> dict[Constant, float]:
-        """Fits the ``free`` constants, starting from these values; the others keep theirs."""
+        """Fits the ``free`` constants, starting from ``values``; the other constants keep their values."""
         from scipy.optimize import least_squares  # slow to load
 
         if not free:
@@ -219,7 +232,7 @@ class FitProblem:
 class Settled:
     """Values of all constants: the ones in ``known`` are fitted, the others are as in ``start``.
 
-    ``noise``: by how many of their deviations times of the call's size are off, numbers, [call].
+    ``noise``: by how many of their deviations the times of a call's size are off, numbers [call].
     """
 
     start: dict[Constant, float]
@@ -264,7 +277,9 @@ def fit(observations: Observations) -> Fit:
 def _settled(
     problem: FitProblem, start: Mapping[Constant, float], first: Mapping[Constant, float], noise: Array | None = None
 ) -> Settled:
-    """Chooses constants and fits them, starting at ``first``, until the choice stays; others are as in ``start``."""
+    """Repeats choosing constants and fitting them from ``first`` on, until the choice stays the same; others are as in
+    ``start``.
+    """
     everything = problem.forward.constants
     values, known, solved = dict(first), Known((), {}), None
     noise = np.ones(len(problem.target)) if noise is None else noise
@@ -283,7 +298,7 @@ def _settled(
 
 
 def _noise(off: Array, octave: NDArray[np.int64]) -> Array:
-    """Error of each call, in deviations, at least 1: the median by which the times of its size are off.
+    """Error per call in units of deviations, at least 1: the median error of the times of its size.
 
     A size with few calls gets the median of all calls.
     """
@@ -304,7 +319,7 @@ def _free(problem: FitProblem, settled: Settled) -> list[Constant]:
 
 
 def _moved(problem: FitProblem, origin: Settled, jump: Mapping[Constant, float]) -> Settled:
-    """A fit that starts from these factors, if it is better: where a cap does not bind, no slope leads back to it."""
+    """A fit that starts after ``jump``, if it is better: if a cap does not bind, no slope leads back to it."""
     before = problem.cost(origin.values, origin.noise)
     others = [each for each in _free(problem, origin) if not each.is_latency]
     near = [each for each in others if problem.forward.meet([each], list(jump))]
@@ -326,7 +341,9 @@ def _binds(problem: FitProblem, values: Mapping[Constant, float], cap: Constant)
 
 
 def _rivals(forward: Forward, values: Mapping[Constant, float], known: Known) -> dict[int, dict[str, float]]:
-    """For each efficiency fitted below NCCL's value, the caps that do not bind: a lower cap may be the real cause."""
+    """For each efficiency that was fitted below NCCL's value, the caps that do not bind: a lower cap may be the real
+    cause.
+    """
     everything, fitted = forward.constants, set(known.fitted)
     idle = [cap for index, cap in enumerate(everything) if cap.is_cap and index not in fitted]
     shares = {index: everything[index] for index in fitted if everything[index].is_efficiency}

@@ -1,4 +1,6 @@
-"""The emulator as a function of its constants: the logarithms of all observed calls' times, and how they change."""
+"""The emulator as a function of its constants: computes the logarithms of all observed calls' times and their
+slopes.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,11 +29,11 @@ DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One constant: where it is in the tables, NCCL's value, and how far its logarithm may move.
+    """One constant of NCCL's model: its place in the tables, NCCL's value, and the range of changes of its logarithm.
 
-    ``after`` orders constants with the same effect: the one with the smallest is fitted, the others keep NCCL's value.
-    For a ``tree_correction`` it is an exponent, 1 in NCCL: its 23 factors keep their shape, and the dip becomes deeper
-    or flatter.
+    ``after`` orders constants with the same effect: the constant with the smallest ``after`` is fitted, the others keep
+    NCCL's value. For a ``tree_correction`` the constant is an exponent, 1 in NCCL: the 23 factors keep their shape, and
+    the dip becomes deeper or flatter.
     """
 
     path: tuple[str | int, ...]
@@ -48,17 +50,17 @@ class Constant:
 
     @property
     def is_cap(self) -> bool:
-        """Whether it is a cap on a bandwidth, GB/s."""
+        """Whether the constant is a cap on a bandwidth, GB/s."""
         return self.path[0] == "cap_gbs"
 
     @property
     def is_efficiency(self) -> bool:
-        """Whether it is a share of bandwidth."""
+        """Whether the constant is a share of bandwidth."""
         return self.path[0] == "efficiency"
 
     @property
     def is_latency(self) -> bool:
-        """Whether it is a latency, us, or a factor on one."""
+        """Whether the constant is a latency, us, or a factor on a latency."""
         return self.path[0] in ("base_latency_us", "hw_latency_us", "ring_plateau")
 
     def value(self, change: float) -> float:
@@ -99,7 +101,7 @@ def _latencies(path: tuple[str, ...], rows: Latencies) -> Iterator[Constant]:
 
 
 def tables(nccl: Release, values: Mapping[Constant, float]) -> dict[str, Any]:
-    """These values as the tables of a file of fitted constants, without values equal to NCCL's."""
+    """The tables of a file of fitted constants that has ``values``, without values equal to NCCL's."""
     made: dict[str, Any] = {}
     for constant, value in values.items():
         if value == constant.nccl:
@@ -121,7 +123,7 @@ def tables(nccl: Release, values: Mapping[Constant, float]) -> dict[str, Any]:
 
 
 def rounded(value: float) -> float:
-    """Number with as many digits as a file of fitted constants holds."""
+    """The number, rounded to as many digits as a file of fitted constants has."""
     return float(f"{value:.{DIGITS}g}")
 
 
@@ -132,8 +134,8 @@ _LEAST_US = 1e-6  # below any time: constants on the way to the fitted ones may 
 
 
 class Forward:
-    """The model as a function of ``constants``, which the observed calls depend on; ``unreached`` and ``zeros`` are the
-    rest.
+    """The model as a function of those ``constants`` on which the observed calls depend. ``unreached`` and ``zeros``
+    name the other constants: without effect on these calls, or 0 in NCCL.
     """
 
     def __init__(self, observations: Observations) -> None:
@@ -160,7 +162,7 @@ class Forward:
         self.unreached = [str(constant) for constant in candidates if constant not in self._reach]
 
     def meet(self, some: Sequence[Constant], others: Sequence[Constant]) -> bool:
-        """Whether any call depends on both."""
+        """Whether any group of calls depends on a constant of ``some`` and on one of ``others``."""
         reached = [{index for each in side for index in self._reach[each]} for side in (some, others)]
         return not reached[0].isdisjoint(reached[1])
 
@@ -169,11 +171,13 @@ class Forward:
         return self._changes.release(tables(self._nccl, values))
 
     def log_us(self, values: Mapping[Constant, float]) -> Array:
-        """Logarithms of the times in us, [call], in the order of the groups."""
+        """Logarithms of the times in us, an array [call] in the order of the groups."""
         return np.concatenate(list(self._logs(self.release(values), range(len(self._groups)))))
 
     def _logs(self, nccl: Release, groups: Iterable[int]) -> Iterator[Array]:
-        """Logarithms of these groups' times in us, [call], with this release; shared communicators are made once."""
+        """Yields per group the logarithms of its calls' times in us with this release; shared communicators are made
+        once.
+        """
         made: dict[int, Comm] = {}
         for group in (self._groups[index] for index in groups):
             key = id(group.communicator)
@@ -182,9 +186,9 @@ class Forward:
             yield _log_us(group, made[key])
 
     def jacobian(self, values: Mapping[Constant, float], by: Sequence[Constant]) -> Array:
-        """Change of log us by the logarithm of each constant, [call][constant].
+        """Change of the times' logarithms with the logarithm of each constant: numbers indexed by [call][constant].
 
-        By central differences, which become one-sided at the constants' bounds.
+        Computed by central differences, which become one-sided at the constants' bounds.
         """
         jacobian = np.zeros((self._places[-1].stop, len(by)))
         for column, constant in enumerate(by):
@@ -198,7 +202,9 @@ class Forward:
 
 
 def _may_reach(constant: Constant, group: ObservationGroup) -> bool:
-    """Whether the constant may affect the group at all: spares evaluations; the model decides on the rest."""
+    """Whether the constant may affect the group at all. This saves evaluations; the model decides on the remaining
+    pairs.
+    """
     name, *_, last = constant.path
     if name in ("cap_gbs", "ring_plateau"):
         return True

@@ -1,4 +1,4 @@
-"""Turns measured times into calls of the time model, each row on the communicator it was measured on."""
+"""Turns measured times into calls of the time model, each row on the communicator on which it was measured."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ from tuner.times.timemodel.intervals import Place
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredCalls:
-    """Rows with the emulator's facts about their calls, one element per row; ``skipped`` counts other rows by reason.
+    """Rows with what the emulator says about their calls, one element per row; ``skipped`` counts other rows by reason.
 
-    ``nccl`` is each row's release, ``nccl_us`` the time by NCCL's own model. ``dtype`` and ``gpus_per_node`` only serve
-    to select rows.
+    ``nccl`` is each row's release, ``nccl_us`` the time by NCCL's own model. ``dtype`` and ``gpus_per_node`` are only
+    used to select rows.
     """
 
     rows: tuple[SampleBlock, ...]
@@ -42,7 +42,7 @@ class MeasuredCalls:
         return len(self.rows)
 
     def chosen(self, which: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "MeasuredCalls":
-        """The calls that a mask selects, [row]."""
+        """The calls that a mask of rows selects."""
         return replace(
             self,
             rows=tuple(compress(self.rows, which.tolist())),
@@ -54,7 +54,7 @@ class MeasuredCalls:
         )
 
     def places(self) -> list[Place]:
-        """The place where each row was measured, [row]."""
+        """The place where each row was measured, one per row."""
         calls = self.measured.calls
         columns = zip(
             self.nccl,
@@ -136,7 +136,7 @@ def splits_file() -> Any:
 
 @cache
 def one_way_runs() -> Mapping[str, Sequence[str]]:
-    """For tables whose runs configure the network in several ways: the runs to fit, by the table's name."""
+    """The runs to fit, by the table's name, for tables whose runs configure the network in several ways."""
     runs: Mapping[str, Sequence[str]] = splits_file()["runs"]
     return runs
 

@@ -32,9 +32,9 @@ _SIZES = 2  # at which each of them does
 
 @dataclass(frozen=True, slots=True)
 class HostFloor:
-    """``calls`` of ``communicator`` were left out because they take about as long as the host needs, ``floor_us``.
+    """A number of ``calls`` was left out because they take about ``floor_us``, the time that the host needs per call.
 
-    The largest of them has ``to_bytes``.
+    The largest of these calls has ``to_bytes``.
     """
 
     communicator: str
@@ -44,7 +44,9 @@ class HostFloor:
 
 
 def host_floor_us(calls: Iterable[tuple[Point, AlgoProto, float]]) -> float | None:
-    """The host's time per call in us, by these calls' times; None unless several combinations share the least time."""
+    """The host's time per call in us, estimated from the calls' times; None unless several combinations share the least
+    time.
+    """
     known = list(calls)
     times_us = np.array([time_us for _, _, time_us in known])
     if not len(times_us):
@@ -66,7 +68,7 @@ _OF_ONE_NODE = expression(r' (host_hash|guid)="[^"]*"')  # what tells nodes of o
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A call's sample blocks: their medians in us, all their times, and the session of each."""
+    """The sample blocks of a call: median in us, all times, and session of each block."""
 
     medians_us: list[float] = field(default_factory=list)
     times_us: list[tuple[float, ...]] = field(default_factory=list)
@@ -89,7 +91,7 @@ class ObservationGroup:
     """The calls of one kind and combination on one communicator; arrays have one element per call.
 
     ``deviation`` is the standard deviation of the logarithm of ``median_us``; ``held_out`` calls are not fitted.
-    ``shape`` numbers the communicators; ``session`` is the process that measured, None for all of them together.
+    ``shape`` numbers the communicators; ``session`` is the process that measured, None for all processes together.
     """
 
     communicator: Comm
@@ -107,9 +109,9 @@ class ObservationGroup:
 class Observations:
     """Observations from files of one machine and one release; ``left_out`` counts calls and sample blocks by reason.
 
-    ``titles`` describe the communicators ``cases`` in words. ``times`` says where they come from: ``measured`` or
-    ``simulated``, or both. ``of_sessions`` are the same calls by session, for communicators with several. ``floors``
-    says where the host's time hid the GPUs' time.
+    ``titles`` describe the communicators ``cases`` in words. ``times`` says where the times come from: ``measured`` or
+    ``simulated``, or both. ``of_sessions`` are the same calls by session, for communicators with several sessions.
+    ``floors`` says for which calls the host's time hid the GPUs' time.
     """
 
     cases: tuple[Scenario, ...]
@@ -190,7 +192,9 @@ def _case(path: Path, header: Header) -> Scenario:
 
 
 def _of_one_topology(cases: Sequence[tuple[Scenario, Header]]) -> list[Scenario]:
-    """The cases, each equal dumped topology replaced by the first: runs dump that of the node they began on."""
+    """The cases, with equal topologies replaced by the first: each run dumps the topology of the node on which it
+    began.
+    """
     first: dict[str, Path | None] = {}
     alike = []
     for scenario, header in cases:
@@ -252,7 +256,7 @@ def _held_out(sizes: Iterable[int]) -> set[int]:
 
 
 def _without_floor(of_file: _OfFile, title: str, left_out: Counter[str]) -> HostFloor | None:
-    """Leaves out the calls near the host's floor, where there is one."""
+    """Leaves out the calls that take about as long as the host needs; None if no such floor is seen."""
     typical_us = {call: float(np.median(blocks.medians_us)) for call, blocks in of_file.blocks_of.items()}
     floor_us = host_floor_us([(point, algo_proto, time_us) for (point, algo_proto), time_us in typical_us.items()])
     if floor_us is None:

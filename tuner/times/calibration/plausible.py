@@ -1,4 +1,4 @@
-"""Compares measured times with the machine's links: rows that such hardware could not have reached are refused.
+"""Compares measured times with the machine's links: refuses rows that are faster than such hardware can be.
 
 The bounds follow from the links alone, with the data sheets' bandwidths: they include neither latencies nor NCCL's
 algorithms, and allow for reductions in switches, so that a shorter time is wrong whatever NCCL did.
@@ -27,7 +27,7 @@ from tuner.times.timemodel.features import Array
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """GB/s in one direction: ``intra_gbs`` of a GPU inside its node, ``inter_gbs`` of a node's adapters together.
+    """Bandwidths in one direction: ``intra_gbs`` of a GPU inside its node, ``inter_gbs`` of all adapters of a node.
 
     None if there are no such links: ``intra_gbs`` with one GPU per node, ``inter_gbs`` on one node.
     """
@@ -37,7 +37,7 @@ class Links:
 
 
 def of_case(scenario: Scenario, intra_gbs: float | None = None, inter_gbs: float | None = None) -> Links:
-    """The given values, else the data sheets'. BadInput if a value is neither given nor in a data sheet."""
+    """The given bandwidths, else those of data sheets. BadInput if a value is neither given nor in a data sheet."""
     if scenario.others:
         raise BadInput(f"nodes that differ have no one limit; valid: {option('machine')} with {option('nodes')}")
     for name, given_gbs in (("intra_gbs", intra_gbs), ("inter_gbs", inter_gbs)):
@@ -53,7 +53,7 @@ def of_case(scenario: Scenario, intra_gbs: float | None = None, inter_gbs: float
 
 
 def links_of_gpu_gbs(topology: Topology, count: int) -> float:
-    """The most that one of the first ``count`` GPUs can send to others, by NVLink or PCIe; 0 where neither is known.
+    """The most GB/s that one of the first ``count`` GPUs can send to others, by NVLink or PCIe; 0 if neither is known.
 
     BadInput if there are fewer GPUs.
     """
@@ -63,7 +63,7 @@ def links_of_gpu_gbs(topology: Topology, count: int) -> float:
 
 
 def reduces_in_switch(topology: Topology, count: int) -> bool:
-    """Whether the first ``count`` GPUs are joined by NVSwitches that can reduce and multicast: from Hopper on."""
+    """Whether NVSwitches that can reduce and multicast (Hopper or later) connect the first ``count`` GPUs."""
     return topology.has_nvswitch(count) and min(topology.compute_capabilities(count)) >= 90
 
 
@@ -78,9 +78,10 @@ def _nvlink_gbs(scenario: Scenario, count: int) -> float:
 
 
 def nvlink_gbs(topology: Topology, count: int, most: bool = False) -> float:
-    """GB/s in one direction of the NVLinks of the first ``count`` GPUs: the smallest of them, or the ``most``.
+    """GB/s in one direction of the NVLinks of one of the first ``count`` GPUs: the lowest or, with ``most``, the
+    highest.
 
-    0 without NVLinks, or where their rate is not known.
+    0 without NVLinks, or if their rate is not known.
     """
     gpus = topology.first_gpus(count)
     used = {gpu.busid for gpu in gpus}
@@ -116,9 +117,10 @@ _FACTORS = {8.0: "bits for bytes", 1e3: "milliseconds, microseconds and nanoseco
 
 
 def common_factor(ratios: Array, nbytes: Array) -> float | None:
-    """The factor by which all times are off; None if they are not off by one, or are too few.
+    """The factor by which all times are off; None if there are too few times, or if no single factor explains them.
 
-    ``ratios``: [size], numbers: measured times over expected ones; ``nbytes``: [size], some below 1 MiB, some above.
+    ``ratios``: measured over expected time per size. ``nbytes``: the sizes in bytes; some have to be below 1 MiB, some
+    above.
     """
     off = np.log(ratios)
     if np.isnan(off).any():
@@ -131,7 +133,9 @@ def common_factor(ratios: Array, nbytes: Array) -> float | None:
 
 
 def likely(factor: float, bus_factor: float | None = None) -> str:
-    """The likely slip behind the factor, as a question; ``bus_factor``: what multiplies bus bandwidths, if anything."""
+    """The likely mistake behind the factor, as a question. ``bus_factor``: the factor from algorithm to bus bandwidth,
+    if any.
+    """
     known = _FACTORS if bus_factor is None else {**_FACTORS, bus_factor: "the factor of the bus bandwidth"}
     for slip, words in known.items():
         if min(abs(np.log(factor / slip)), abs(np.log(factor * slip))) < _ALIKE:
@@ -147,21 +151,21 @@ _PEAK = 0.6  # the best bandwidth that real machines reach is at least this part
 
 @dataclass(frozen=True, slots=True)
 class PlausibleRows:
-    """Rows that can be used, and what is wrong with these and with the others."""
+    """Rows that can be used, and the problems of all rows."""
 
     rows: tuple[SampleBlock, ...]
     problems: tuple[Problem, ...]
 
     @property
     def refused(self) -> tuple[Problem, ...]:
-        """The problems that rows were left out for."""
+        """The problems because of which rows were left out."""
         return tuple(problem for problem in self.problems if problem.refused)
 
 
 def judge(table: Measurements, topology: Topology | None, trays: int | None = None) -> PlausibleRows:
-    """The table's rows without the refused ones; ``topology`` is that of one node, None if not known.
+    """Splits off the rows that are refused. ``topology`` is the topology of one node, None if not known.
 
-    ``trays``: the number of such nodes in an NVLink domain, inside which adapters carry nothing; None without a domain.
+    ``trays``: the number of such nodes in an NVLink domain, within which adapters carry nothing; None without a domain.
     """
     seen = [*problems(table), *(() if topology is None else _beyond(table.blocks, topology, trays))]
     out = {line for problem in seen if problem.refused for line in problem.lines}
@@ -181,8 +185,8 @@ def refuse(table: Measurements, topology: Topology | None, where: str, trays: in
 def least_us(row: SampleBlock, topology: Topology, trays: int | None = None) -> float:
     """The time in us that the links alone need for the row: NVLink or PCIe inside a node, adapters between nodes.
 
-    With ``trays``, NVLink inside a domain and the adapters of all its trays. 0 if no link's speed is known. BadInput if
-    the machine has fewer GPUs.
+    With ``trays``, the row needs NVLink inside a domain and the adapters of all its trays. 0 if no link's speed is
+    known. BadInput if the machine has fewer GPUs.
     """
     net_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
     gpus = row.gpus_per_node
@@ -202,7 +206,7 @@ def fastest_us(row: SampleBlock, topology: Topology, trays: int | None = None) -
 
 
 def _of_domains(row: SampleBlock, trays: int) -> SampleBlock:
-    """The row with NVLink domains as its nodes, whether it counts hosts or domains."""
+    """The row with NVLink domains as its nodes, whether its file counts hosts or domains."""
     domains = max(row.nodes // trays, 1)
     return replace(row, shape=(domains, row.ranks // domains))
 
@@ -248,7 +252,7 @@ def _beyond(rows: Sequence[SampleBlock], topology: Topology, trays: int | None) 
 
 
 def _slip(over: Sequence[tuple[float, SampleBlock]]) -> str:
-    """The likely slip of units, by how far the largest sizes exceed the bound that they would come near without one."""
+    """The likely mistake of units, from the factor by which the largest sizes exceed the bound."""
     largest = max(row.point.bytes for _, row in over)
     factor = median(factor for factor, row in over if row.point.bytes == largest)
     for slip, text in _SLIPS:

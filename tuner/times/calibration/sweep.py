@@ -1,4 +1,6 @@
-"""A sweep over sizes from a file of measurements: the times of NCCL's own choice, with latency and bandwidth."""
+"""A sweep over sizes from a file of measurements: reads the times of NCCL's own choice and fits latency and
+bandwidth.
+"""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -21,7 +23,8 @@ from tuner.times.results import Result, results
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One file's times of NCCL's own choice for one collective, ascending in size; out of place if the file has both.
+    """One file's times of NCCL's own choice for one collective, by ascending size; out of place if the file has both
+    placements.
 
     ``wrong_bytes`` are the sizes that were left out because results were wrong.
     """
@@ -40,12 +43,12 @@ class Sweep:
 
     @property
     def bytes(self) -> Array:
-        """Sizes in bytes, [result]."""
+        """Sizes in bytes, one per result."""
         return np.array([result.point.bytes for result in self.results], np.float64)
 
     @property
     def times_us(self) -> Array:
-        """Medians in us of the results that have one, [result]."""
+        """Medians in us, one per result that has a median."""
         return np.array([result.estimate.median_us for result in self.results if result.estimate])
 
 
@@ -66,7 +69,9 @@ class SweepAlphaBeta:
 
 
 def read(path: Path, collective: Collective | None = None) -> Sweep:
-    """Reads a sweep. BadMeasurement if no such time has right results, or if none of several collectives is named."""
+    """Reads a sweep. BadMeasurement if no time of NCCL's own choice has right results, or if the file has several
+    collectives and ``collective`` is None.
+    """
     measured = read_any(path, collective)
     own = [each for each in results(measured.blocks) if each.requested is None and (each.estimate or each.wrong)]
     collectives = sorted({each.point.collective for each in own})
@@ -96,7 +101,7 @@ def _one_of(collectives: Sequence[Collective]) -> str:
 
 
 def fit(sweeps: Sequence[Sweep], terms: Terms) -> SweepAlphaBeta:
-    """Alpha and beta of an algorithm with these terms. BadInput for fewer than three sizes."""
+    """Fits alpha and beta of an algorithm with these ``terms``. BadInput for fewer than three sizes."""
     sizes, times = (
         np.concatenate(parts) for parts in ([sweep.bytes for sweep in sweeps], [sweep.times_us for sweep in sweeps])
     )
@@ -123,15 +128,17 @@ _ALIKE = 0.5  # correlation of neighbours' errors, from which they lie on a curv
 
 
 def _bends(error: Array) -> bool:
-    """Whether the errors, in the order of sizes, show that the times are a curve: large, with similar neighbours."""
+    """Whether the errors, in the order of sizes, show that a line does not fit: they are large and similar to their
+    neighbours.
+    """
     centred = error - error.mean()
     alike = float((centred[1:] * centred[:-1]).sum()) > _ALIKE * float((centred**2).sum())
     return len(error) >= _FEWEST_SIZES and float(np.abs(error).max()) > line.EXCELLENT and alike
 
 
 def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Terms:
-    """Steps and bytes of the files' collective on their number of ranks. BadMeasurement if files differ in these, or if
-    no number of ranks is known.
+    """The steps and bytes of the files' collective on their number of ranks. BadMeasurement if files differ in
+    collective or ranks, or if no number of ranks is known.
     """
     for sweep in sweeps:
         if ranks is not None and sweep.ranks not in (None, ranks):
@@ -174,9 +181,9 @@ class TimeOfFile:
 class SweepFit:
     """Alpha and beta of ``files`` together, for an algorithm's steps and bytes, with their deviations.
 
-    ``fixed_us`` and ``gbs`` are the line itself, ``r2`` how much of the times it explains; ``error`` is the mean
-    absolute error, ``verdict`` its class and ``causes`` what to look for. ``wrong`` are the sizes with wrong results,
-    which the fit leaves out.
+    ``fixed_us`` and ``gbs`` are the fitted line. ``r2`` is the part of the times' variation that the line explains,
+    ``error`` the mean absolute error, ``verdict`` its class, and ``causes`` what to look for. ``wrong`` are the sizes
+    with wrong results, which the fit leaves out.
     """
 
     operation: str
@@ -197,12 +204,12 @@ class SweepFit:
     sizes: tuple[TimeOfFile, ...]
 
     def error_of(self, size: TimeOfFile) -> float:
-        """The line's time over the measured one, minus 1."""
+        """Time by the line over measured time, minus 1."""
         return line.error(self.fixed_us + size.bytes / self.gbs / 1000, size.time_us)
 
 
 def described(sweeps: Sequence[Sweep], algorithm: str, fitted: SweepAlphaBeta) -> SweepFit:
-    """Result of :func:`tuner.times.calibration.sweep.fit` for that algorithm in these sweeps, with their times."""
+    """The answer for a fit of :func:`tuner.times.calibration.sweep.fit`, with the times of the sweeps."""
     fit, alpha_us, beta_gbs = fitted.fit, float(fitted.level.alpha_us), float(fitted.level.beta_gbs)
     return SweepFit(
         operation=sweeps[0].collective.name,

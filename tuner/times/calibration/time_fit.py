@@ -1,4 +1,4 @@
-"""Fits the parameters of the time model to measured times, weighed against priors."""
+"""Fits the parameters of the time model to measured times and priors."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,7 @@ _STEPS = 6  # of a search that begins near its end
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredTimes:
-    """Calls and their times in us, [call]. ``launch``: the index of each one's way of launching, from 0."""
+    """Calls and their times in us, one element per call. ``launch``: index of each call's way of launching, from 0."""
 
     calls: Features
     times_us: Array
@@ -38,8 +38,8 @@ class MeasuredTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeFit:
-    """A fit. ``start_factors``: start_us of each way of launching divided by that of the first; ``left``: how many more
-    rows than parameters there are, so how many values the curves may have.
+    """Result of a fit. ``start_factors``: start_us of each way of launching over start_us of the first. ``left``: how
+    many more rows than parameters there are, which limits how many values the curves have.
     """
 
     parameters: Mapping[str, float]
@@ -50,16 +50,18 @@ class TimeFit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Uncertainty:
-    """Errors of fits at sizes that they did not see: by regime, and near each call in units of the regime's."""
+    """Errors of fits at sizes to which they were not fitted: by regime, and near each call in units of its regime's
+    error.
+    """
 
     scatter: Scatter
     spread: list[SurfaceCurve]
 
 
 def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[str, float] | None = None) -> TimeFit:
-    """The parameters that explain the times best, given the priors, and the surface of what they leave unexplained.
+    """The parameters that fit the times and priors best, and the surface of the differences that they leave.
 
-    ``beliefs``: the priors' medians by name; ``begin``: parameters near the result, if known. Loss: soft absolute
+    ``beliefs``: the priors' medians by name; ``begin``: parameters near the result, if known. Loss: softened absolute
     differences of logarithms.
     """
     times = TimesOfCalls(measured.calls)
@@ -105,7 +107,7 @@ def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[st
 def uncertainty(measured: MeasuredTimes, fitted: TimeFit, beliefs: Mapping[str, float]) -> Uncertainty:
     """Errors of fits to four fifths of the sizes, tested on the rest, so that no fit has seen the times that test it.
 
-    With few rows, the errors on other machines have some weight.
+    With few rows, the errors on other machines count as well.
     """
     sizes = np.searchsorted(np.unique(measured.calls.bytes), measured.calls.bytes)
     off = np.full(len(measured), np.nan)
@@ -123,7 +125,7 @@ def uncertainty(measured: MeasuredTimes, fitted: TimeFit, beliefs: Mapping[str, 
 
 
 def _predicted_us(fitted: TimeFit, measured: MeasuredTimes) -> Array:
-    """Times in us, [call]; a way of launching that was not fitted starts as the first."""
+    """Predicted times in us, one per call; a way of launching that was not fitted gets the start of the first way."""
     missing = max(int(measured.launch.max()) + 1 - len(fitted.start_factors), 0)
     starts = np.concatenate([fitted.start_factors, np.ones(missing)])
     times_us = _started_us(fitted.parameters, starts, measured, TimesOfCalls(measured.calls))
@@ -133,20 +135,24 @@ def _predicted_us(fitted: TimeFit, measured: MeasuredTimes) -> Array:
 def _started_us(
     parameters: Mapping[str, float], start_factors: Array, measured: MeasuredTimes, times: TimesOfCalls
 ) -> Array:
-    """The form's times in us, [call], with the start of each call's way of launching; ``times``: of the same calls."""
+    """Modelled times in us, one per call, with the start of the call's way of launching. ``times`` is for the same
+    calls.
+    """
     more = parameters["start_us"] * (start_factors[measured.launch] - 1)
     times_us: Array = np.maximum(times.times_us(parameters) + more, 1e-3)
     return times_us
 
 
 def softened(off: Array) -> Array:
-    """Softens differences, numbers of expected ones, [row]: small ones stay, large ones grow like roots."""
+    """Softens differences, numbers [row] in units of the expected one: small ones stay, large ones grow like square
+    roots.
+    """
     soft: Array = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
     return soft
 
 
 def _scatter(calls: Features, off: Array) -> Scatter:
-    """Mean absolute logarithms by regime."""
+    """Mean absolute difference of logarithms by regime."""
     regimes = intervals.regimes(calls)
     return {
         regime: float(
@@ -158,7 +164,7 @@ def _scatter(calls: Features, off: Array) -> Scatter:
 
 
 def _reached(times: TimesOfCalls, values: Mapping[str, float]) -> list[str]:
-    """The parameters that any of the times depends on."""
+    """Names of the parameters on which any of the times depends."""
     times_us = times.times_us(values)
     return [
         name

@@ -1,4 +1,4 @@
-"""From files of measurements to fitted constants, or to the textbook's alpha and beta."""
+"""Fits NCCL's constants, or the textbook's alpha and beta, to files of measurements."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,9 +32,9 @@ LARGEST_DEVIATION = 0.25  # of a value, for it to be known
 
 @dataclass(frozen=True, slots=True)
 class AlphaBeta:
-    """``alpha_us + bytes / (1000 * beta_gbs)``, each with its standard deviation.
+    """The line ``alpha_us + bytes / (1000 * beta_gbs)``; alpha and beta with their standard deviations.
 
-    ``known``: whether the sizes determine both; small ones do not show bandwidths, large ones do not show latencies.
+    ``known``: whether the sizes determine both; small sizes do not show bandwidths, large sizes do not show latencies.
     ``r2`` refers to logarithms of times, with outliers weighted as in the fit; errors are mean absolute ones in
     percent.
     """
@@ -62,7 +62,7 @@ class AlphaBeta:
 
 
 def alpha_betas(observations: Observations) -> tuple[list[AlphaBeta], list[str]]:
-    """The fits of the groups that could be fitted, then the groups with too few sizes."""
+    """The fits of all groups with enough sizes, then the names of the groups with too few sizes."""
     fits, without = [], []
     for group in _of_all_types(observations.groups):
         if len(np.unique(group.sizes.nbytes[~group.held_out])) < line.LEAST_SIZES:
@@ -74,7 +74,7 @@ def alpha_betas(observations: Observations) -> tuple[list[AlphaBeta], list[str]]
 
 
 def alpha_beta_table(fits: Iterable[AlphaBeta], provenance: dict[str, str]) -> Table:
-    """Rows for the plugin that give it fitted times instead of NCCL's, on the measured shapes."""
+    """A table for the plugin with fitted times instead of NCCL's, for the measured shapes."""
     costs = tuple(
         CostRow(
             one.collective,
@@ -132,8 +132,8 @@ EVERY = 3  # sessions: one of them is held out
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Mean absolute errors in percent of ``calls`` that were not fitted, with NCCL's constants and with those fitted to
-    all others. ``what`` names them: ``sessions``, or a communicator.
+    """Mean absolute errors in percent of ``calls`` calls that were not fitted, with NCCL's constants and with constants
+    fitted to all other calls. ``what`` names the held-out calls: ``sessions``, or a communicator.
     """
 
     what: str = field(metadata=column("held out of a fit to all others"))
@@ -143,8 +143,8 @@ class HeldOut:
 
 
 def held_out(observations: Observations) -> tuple[HeldOut, ...]:
-    """Errors on held-out calls: each third session of communicators with three or more, and each of several
-    communicators.
+    """Errors on held-out calls: every third session of communicators with three or more sessions, and each communicator
+    if there are several.
     """
     return tuple(_sessions(observations)) + tuple(_shapes(observations))
 
@@ -193,11 +193,11 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class FittedFiles:
-    """The files that were read: release, communicators in words, number of calls; ``left_out`` counts other calls by
-    reason.
+    """What was read from the files: release, titles of communicators, number of calls. ``left_out`` counts other calls
+    by reason.
 
-    ``times`` says where they come from: ``measured`` or ``simulated``, or both; ``floors`` says where the host's time
-    hid the GPUs' time.
+    ``times`` says where the times come from: ``measured`` or ``simulated``, or both. ``floors`` says for which calls
+    the host's time hid the GPUs' time.
     """
 
     nccl: str
@@ -210,7 +210,8 @@ class FittedFiles:
 
 @dataclass(frozen=True, slots=True)
 class FitReport(Framed):
-    """Answer of :func:`fit`: ``out`` is the file that was written, or None. As a frame, one row per constant.
+    """Answer of :func:`fit`: ``out`` is the file that was written, or None. As a data frame, it has one row per
+    constant.
 
     ``held_out``: errors on sessions and communicators when the fit used only the others.
     """
@@ -226,21 +227,27 @@ class FitReport(Framed):
         return tuple(one for one in self.fit.constants if one.low is not None or one.status == AT_LEAST)
 
     def columns(self) -> dict[str, Column]:
-        """name, nccl, value, low, high (NaN: no interval), numbers in the constants' own units, status; [constant]."""
+        """Columns with one element per constant: name, nccl, value, low, high (NaN: no interval), status. The numbers
+        are in each constant's unit.
+        """
         numbers = dict.fromkeys(("nccl", "value", "low", "high"), np.float64)
         return of_records(self.fit.constants, name=str, **numbers, status=str)
 
 
 @dataclass(frozen=True, slots=True)
 class AlphaBetaReport(Framed):
-    """Answer of :func:`fit_alpha_beta`: ``without`` names groups with too few sizes. As a frame, one row per fit."""
+    """Answer of :func:`fit_alpha_beta`: ``without`` names groups with too few sizes. As a data frame, it has one row
+    per fit.
+    """
 
     files: FittedFiles = field(metadata=json_form(merged=True))
     fits: tuple[AlphaBeta, ...]
     without: tuple[str, ...]
 
     def columns(self) -> dict[str, Column]:
-        """collective, algorithm, protocol, ranks, nodes, calls, alpha_us, beta_gbs, deviations, r2, errors; [fit]."""
+        """Columns with one element per fit: collective, algorithm, protocol, ranks, nodes, calls, alpha_us, beta_gbs,
+        deviations, r2, errors.
+        """
         names = (each.name for each in dataclasses.fields(AlphaBeta))
         return of_records(self.fits, **{name: _DTYPES.get(name, np.float64) for name in names})
 
@@ -256,12 +263,11 @@ def fit(
     """The constants of NCCL's model that explain measured times best, from files of one machine and one release.
 
     ``files`` are what ``nccl-tuner measure`` wrote; several numbers of nodes distinguish more constants. A constant
-    that they cannot determine keeps NCCL's value; every fourth size is held out to measure the errors, and so are
-    sessions and communicators, each from a separate fit. ``out`` is a file of fitted constants to write, which
+    that the files cannot determine keeps NCCL's value. Every fourth size is held out to measure the errors. Sessions
+    and communicators are held out, too, each from a separate fit. ``out`` is a file of fitted constants to write, which
     ``communicator(constants=...)`` takes; ``command`` is named in it. ``progress`` is called with each step, which may
-    take a while, before it begins. ``measured`` is what was already read from files of other kinds. Errors:
-    BadMeasurement for files with nothing to fit, or from several machines or releases; BadInput if ``out`` cannot be
-    written.
+    take a while, before it begins. ``measured`` is what was already read from files of other kinds. BadMeasurement for
+    files with nothing to fit, or from several machines or releases. BadInput if ``out`` cannot be written.
     """
     progress("reading")
     observed = _observed(files, measured)
@@ -281,7 +287,7 @@ def fit_alpha_beta(
     command: str | None = None,
     measured: Sequence[Measurements] | None = None,
 ) -> AlphaBetaReport:
-    """A latency and a bandwidth for each collective and combination, from files of one machine and one release.
+    """Fits a latency and a bandwidth for each collective and combination, from files of one machine and one release.
 
     ``cost_table`` is a decision table to write, with the times as ``cost`` rows for the plugin; ``command`` is named in
     it. ``measured`` is as for :func:`fit`. Errors: BadMeasurement for files with nothing to fit, or from several

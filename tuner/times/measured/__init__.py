@@ -1,7 +1,8 @@
-"""Measured times as tables: the public ones in ``tables/measured``, and files in the same columns.
+"""Measured times as tables: the public tables in ``tables/measured``, and files with the same columns.
 
-``read`` takes any such file, ``load`` a shipped one (``names``). ``problems`` finds what is wrong with a table's rows
-as far as the rows alone show it; ``tuner.times.calibration.plausible`` compares them with a machine's links.
+``read`` reads any such file, ``load`` a shipped table by one of the ``names``. ``problems`` finds what is wrong with a
+table's rows as far as the rows alone show it; ``tuner.times.calibration.plausible`` compares them with a machine's
+links.
 """
 
 from tuner.times.measured.checks import Kind, Problem, problems

@@ -1,4 +1,4 @@
-"""Finds problems of a table's rows, as far as the rows alone show them, and words them with the rows' lines."""
+"""Finds problems that a table's rows show by themselves, and describes them with the rows' lines."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,7 +58,7 @@ REFUSED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem with rows: their lines, and what it is, in words. ``refused``: they cannot be used."""
+    """A problem with rows: its kind, the lines of the rows, and a text for the reader."""
 
     kind: Kind
     lines: tuple[int, ...]
@@ -71,12 +71,12 @@ class Problem:
 
     @property
     def where(self) -> str:
-        """The first lines, for a message: ``lines 3, 7, 9 and 12 more``."""
+        """The lines of the rows for a message, at most the first few: ``lines 3, 7, 9 and 12 more``."""
         return _lines(self.lines)
 
 
 def problems(table: Measurements) -> tuple[Problem, ...]:
-    """Problems that the rows alone show, worst first: labels, units, placement, repeated rows, curves."""
+    """Problems that the rows show by themselves, worst first: labels, units, placement, repeated rows, curves."""
     listed = [
         *_release(table),
         *_mixed(table),
@@ -90,7 +90,7 @@ def problems(table: Measurements) -> tuple[Problem, ...]:
 
 
 def curves(table: Measurements) -> Iterator[tuple[SampleBlock, ...]]:
-    """Groups of rows that differ in size alone, sorted by size; repeated sizes stay in the file's order."""
+    """Groups of rows that differ only in size, sorted by size; rows of equal size stay in the file's order."""
     by_curve: dict[object, list[SampleBlock]] = defaultdict(list)
     for row in table.blocks:
         by_curve[row.of_bytes(0)].append(row)
@@ -106,8 +106,8 @@ def named(row: SampleBlock) -> str:
 def nearest_release(name: str) -> tuple[str, str]:
     """The known release that stands in for ``name``, and a note if it is a different one.
 
-    An unknown patch release is replaced by the nearest of its minor release.
-    Errors: UnknownRelease if its minor release is unknown.
+    An unknown patch release is replaced by the nearest of its minor release. UnknownRelease if its minor release is
+    unknown.
     """
     known = release.names()
     minor, _, patch = name.rpartition(".")
@@ -132,7 +132,7 @@ def _release(table: Measurements) -> Iterator[Problem]:
 
 
 def _mixed(table: Measurements) -> Iterator[Problem]:
-    """Problems of files that mix runs, by what the runs say about themselves."""
+    """Yields problems of files that mix runs of several releases or machines, as the runs' notes tell."""
     of = {Kind.mixed_releases: records.release_of_note, Kind.mixed_machines: records.gpu_of_note}
     for kind, value_of in of.items():
         by_run = {key: value_of(f"{key} ; {run.what}") for key, run in table.header.runs.items()}
@@ -212,7 +212,7 @@ def _curves(table: Measurements) -> Iterator[Problem]:
 
 
 def _slow_runs(table: Measurements) -> Iterator[Problem]:
-    """Finds slow runs by the median of all runs of the same points, for large sizes only."""
+    """Yields slow runs: compares each run with the median of all runs of the same points, for large sizes only."""
     by_point: dict[object, list[SampleBlock]] = defaultdict(list)
     for row in table.blocks:
         if row.point.bytes >= _LARGE_BYTES and row.run:

@@ -1,4 +1,6 @@
-"""Measured times of any file, as a table or as sample blocks: one reader for each format, chosen by the content."""
+"""Reads measured times from any file, as a table or as sample blocks. The content decides which format's reader is
+used.
+"""
 
 import json
 from collections.abc import Mapping
@@ -37,7 +39,7 @@ _REPLACED = "NCCL ran something else than was requested"
 class Given:
     """Facts given in addition to a file, which must not contradict it.
 
-    ``nodes`` and ``gpus_per_node`` are for files that do not name their ranks, ``collective`` for an nccl-tests text
+    ``nodes`` and ``gpus_per_node`` are for files that do not list their ranks, ``collective`` is for text of nccl-tests
     that does not name its program. ``machine_gpus``: how many GPUs of each node such a file used, if nothing says so.
     ``by_round``: whether a run of `measure` gives one row per round (with three processes or more, per process) instead
     of one in all.
@@ -53,7 +55,7 @@ class Given:
 
 
 class FileFormat(StrEnum):
-    """Formats of files with measured times, or with NCCL's choices alone."""
+    """Formats of files with measured times, or with only NCCL's choices."""
 
     parquet = "aiconfigurator's parquet"
     measure = "runs of 'nccl-tuner measure'"
@@ -70,7 +72,7 @@ NCCL_TESTS = (FileFormat.nccl_tests_json, FileFormat.nccl_tests_text)
 
 
 class MeasurementFile:
-    """A file of any of these formats, recognised by its content and read once.
+    """A file in any :class:`FileFormat`, which is recognised by the content; the file is read only once.
 
     BadMeasurement if it cannot be read. ``format`` is None if the format is not recognised.
     """
@@ -106,9 +108,9 @@ class MeasurementFile:
         return FileFormat.nccl_log if " NCCL INFO " in self.text or " NCCL WARN " in self.text else None
 
     def read(self, given: Given) -> Measurements:
-        """Everything in the file, unchanged; the collective is the ``given`` one if the file names none.
+        """Reads everything in the file, unchanged; the collective is the ``given`` one if the file names none.
 
-        Errors: BadMeasurement for an unknown format, or an incomplete file.
+        BadMeasurement if the format is unknown or the file is incomplete.
         """
         otherwise = records.operation(given.collective) if given.collective else None
         key = given.nccl, otherwise
@@ -133,10 +135,10 @@ class MeasurementFile:
         raise BadMeasurement(f"{self.path}: {_NONE}")
 
     def measurements(self, collective: Collective | None = None) -> Measurements:
-        """The file's single times of a collective that NCCL tunes; ``collective`` is used if the file names none.
+        """Reads the file's single times of a collective that NCCL tunes; ``collective`` is used if the file names none.
 
-        BadMeasurement as :meth:`read` raises it, for a file of columns, and if something else was run; NCCL's log alone
-        has no times.
+        BadMeasurement as :meth:`read` raises it, for a file of columns, and if something else than such a collective
+        was run. If the file is only NCCL's log, there are choices but no times.
         """
         if self.format in (FileFormat.parquet, FileFormat.columns):
             raise BadMeasurement(f"{self.path}: {_NONE}")
@@ -158,7 +160,9 @@ class MeasurementFile:
 
     @property
     def forces(self) -> bool:
-        """Whether the file may say what its rows forced: columns, or nccl-tests' output that shows NCCL's variables."""
+        """Whether the file may show what its rows forced: it has columns, or is nccl-tests' output that shows NCCL's
+        variables.
+        """
         if self.format is FileFormat.nccl_tests_text:
             return bool(nccl_tests.choosing_variables(self.text))
         if self.format is FileFormat.nccl_tests_json:
@@ -181,7 +185,8 @@ RESULTS = ReaderBounds("results of nccl-tests, as text", lines=3_000_000)
 
 
 def _content(path: Path) -> bytes:
-    """The content of a file, with only those lines of NCCL's log that are read here: it is read in pieces elsewhere.
+    """The content of a file, in which only those lines of NCCL's log are kept that this module reads; a log may be
+    long.
 
     BadMeasurement if it cannot be read.
     """
@@ -197,11 +202,11 @@ def _content(path: Path) -> bytes:
 
 
 def read(path: Path, given: Given | None = None) -> Measurements:
-    """The table of a file; a row's line is its line in the file, or the number of the result in a record, from 1.
+    """Reads the table of a file; a row's line is its line in the file, or the number of the result in a record, from 1.
 
-    Times of single calls come as their mean (nccl-tests) or median (`measure`). BadMeasurement names the file, and the
-    line if there is one, of an error or of a contradiction to ``given``. BadInput if a package is missing that reads
-    the file.
+    Times of single calls become their mean (nccl-tests) or median (`measure`). BadMeasurement for an error or a
+    contradiction to ``given`` names the file, and the line if there is one. BadInput if the package that reads the file
+    is missing.
     """
     return MeasurementFile(path).table(given or Given())
 
@@ -213,7 +218,7 @@ def read_any(path: Path, collective: Collective | None = None) -> Measurements:
 
 def _rows(path: Path, measured: Measurements, given: Given) -> Measurements:
     """The table with one time per block: for nccl-tests the mean of a line's calls, else the median of each point and
-    request, per round if ``given`` asks for it. Blocks that do not count are left out, and their number is kept.
+    request (of each round if ``given`` asks for it). Blocks that do not count are left out, and their number is kept.
     """
     said = measured.header
     scenario, of_lines = said.scenario, said.backend == nccl_tests.NAME
@@ -283,7 +288,7 @@ def _by_call(measured: tuple[_Unit, object]) -> tuple[object, ...]:
 
 
 def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
-    """The number of nodes, and of GPUs on each."""
+    """The number of nodes, and the number of GPUs on each node."""
     ranks, nodes = said.ranks, given.nodes or said.nodes
     if given.nodes and said.nodes is not None and said.nodes != given.nodes:
         raise BadMeasurement(f"{path}: {plural(said.nodes, 'node')}; {option('nodes')} says {given.nodes}")
@@ -297,7 +302,7 @@ def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
 
 
 def _agreed(path: Path, table: Measurements, given: Given) -> Measurements:
-    """The table with the facts given in addition to the file, which must not contradict it."""
+    """The table, completed with the ``given`` facts. BadMeasurement if the file contradicts them."""
     head = table.header
     if given.nccl and head.nccl and given.nccl != head.nccl:
         raise BadMeasurement(f"{path}: says NCCL {head.nccl}; {option('nccl')} says {given.nccl}")
@@ -311,14 +316,15 @@ _FOLDER = expression(r"\d+\.\d+(?:\.\d+)?")
 
 
 def _of_parquet(path: Path, nccl: str = "") -> Measurements:
-    """Rows of aiconfigurator's ``nccl_perf.parquet`` with the release ``nccl``, or with the one release that all rows
-    have.
+    """Reads rows of aiconfigurator's ``nccl_perf.parquet`` that have the release ``nccl``, or the release that all rows
+    share.
 
-    Columns, by collector/network/collect_nccl.py there: ``op_name``, ``nccl_dtype``, ``num_gpus`` of one node,
-    ``message_size`` in elements, ``latency`` in ms, and, except for the oldest tables, ``version``, the release, and
-    ``device``, the GPU, of each row. They come from one process with a thread per GPU, out of place. Rows of other
-    releases are counted as left out. Where rows and folder name different releases, the rows count and the header says
-    both. BadMeasurement names the row, counted from 1, of what is wrong; MissingExtra where polars is not installed.
+    The columns, as collector/network/collect_nccl.py of that project writes them, are ``op_name``, ``nccl_dtype``,
+    ``num_gpus`` of one node, ``message_size`` in elements, ``latency`` in ms, and, except for the oldest tables,
+    ``version``, the release, and ``device``, the GPU, of each row. The times are from one process with a thread per
+    GPU, out of place. Rows of other releases are counted as left out. If rows and folder name different releases, the
+    rows' release counts and the header names both. BadMeasurement names the wrong row, counted from 1. MissingExtra if
+    polars is not installed.
     """
     extras.require("polars", f"{path}: parquet")
     import polars
@@ -361,7 +367,9 @@ def _of_parquet(path: Path, nccl: str = "") -> Measurements:
 
 
 def _release_note(path: Path, nccl: str, is_column: bool) -> str:
-    """A note on what names the release, and on the folder if it differs: some data lie in another release's folder."""
+    """A note on where the release is from, and on the folder's name if it differs: some data are in another release's
+    folder.
+    """
     said = "As the column 'version' says." if is_column else "As given: the file has no column 'version'."
     folder = path.parent.name
     if _FOLDER.fullmatch(folder) and not nccl.startswith(folder):

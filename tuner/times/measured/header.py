@@ -1,4 +1,6 @@
-"""The header of a file of measurements: where, when and how they were made; a record, and the file's first line."""
+"""The header of a file of measurements: where, when and how they were made. It is a record here, and the first line of
+the file.
+"""
 
 import hashlib
 import platform
@@ -20,14 +22,18 @@ from tuner.scenario import Scenario
 
 
 def usable(scenario: Scenario, topology_xml: str | None) -> Scenario:
-    """The scenario with a file of this topology, and with only those variables of the run that the release reads."""
+    """The scenario with a topology file of this content, and with only those variables of the run that the release
+    reads.
+    """
     if scenario.topology is not None and topology_xml is not None:
         scenario = replace(scenario, topology=_topology(scenario.topology, topology_xml))
     return replace(scenario, environment=_known(scenario)) if scenario.environment else scenario
 
 
 def _topology(path: Path, text: str) -> Path:
-    """A file with this text: the run's own if it still holds this text, else one of the same name in the cache."""
+    """A file with this text: the run's own file if it still holds this text, else a file of the same name in the
+    cache.
+    """
     if path.is_file() and path.read_text(errors="replace") == text:
         return path
     kept = cache_folder() / "topologies" / hashlib.sha256(text.encode()).hexdigest()[:16] / path.name
@@ -37,7 +43,9 @@ def _topology(path: Path, text: str) -> Path:
 
 
 def _known(scenario: Scenario) -> dict[str, str]:
-    """The run's variables, without the ones that the oracle sets, that are not emulated, or that NCCL does not read."""
+    """The run's variables, without those that the oracle itself sets, that are not emulated, or that NCCL does not
+    read.
+    """
     from tuner.oracle.process import OWN_VARIABLES
 
     given = {name: value for name, value in (scenario.environment or {}).items() if name not in OWN_VARIABLES}
@@ -100,9 +108,9 @@ def _case(scenario: Scenario | None) -> dict[str, Any] | None:
 class Noted:
     """Facts that help to explain the times but may differ in a second run; None if not known.
 
-    ``library`` is the libnccl.so.2; ``cuda_driver`` and ``cuda_runtime`` are releases by CUDA's numbers; ``nvidia_smi``
-    is its output for each GPU. ``settings`` of the run that began the file, by name, with units in the names;
-    ``versions`` of this program, Python and cupy, by package.
+    ``library`` is the libnccl.so.2; ``cuda_driver`` and ``cuda_runtime`` are CUDA's version numbers. ``nvidia_smi`` is
+    the output of nvidia-smi for each GPU. ``settings`` are those of the run that began the file, by name, with units in
+    the names. ``versions`` has the versions of this program, Python and cupy, by package.
     """
 
     date: str | None = None
@@ -127,7 +135,7 @@ def _noted_record(noted: Noted | None) -> dict[str, Any] | None:
 
 
 def noting(header: "Header", settings: Mapping[str, float | str | None]) -> "Header":
-    """The header of a run with these settings, with the versions of the measuring software."""
+    """The header, with the settings of a run and the versions of the measuring software added."""
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {"python": platform.python_version()}
@@ -156,7 +164,9 @@ class MeasuredHealth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAdapters:
-    """A node's real network adapters: ``count`` with ``gbps`` (1e9 bits per second) each, None if unknown."""
+    """A node's real network adapters: how many there are and the rate of each, ``gbps`` (1e9 bits per second); None if
+    unknown.
+    """
 
     count: int | None = None
     gbps: float | None = None
@@ -183,8 +193,8 @@ class MeasuredRun:
     """One run of a file: its settings, and how it differs from the file's other runs.
 
     ``environment``: variables in addition to the header's; an empty value means that it was not set in this run.
-    ``devices`` are the numbers of the node's GPUs if they are not the first ones. If ``launch`` and ``health`` are None
-    or ``network`` is empty, the header's apply; ``health_note`` says why the health differs.
+    ``devices`` are the numbers of the GPUs that take part on each node, if these are not the first ones. If ``launch``
+    and ``health`` are None or ``network`` is empty, the header's apply; ``health_note`` says why the health differs.
     """
 
     what: str
@@ -201,18 +211,18 @@ class Header:
     """Facts about all blocks of a file; None or an empty text if the file does not say.
 
     ``scenario`` is the communicator if the file describes it; else ``ranks`` and ``nodes`` say how large it was.
-    ``nccl`` is a release, ``file`` that of another program, ``gpus`` each kind's name once. ``calls_per_time`` says how
-    many calls one time is the mean of, below which nBytes; ``graphs_below_bytes`` below which nBytes calls were timed
-    inside CUDA graphs, with their buffers registered or not; ``variables`` which variables of NCCL and its network were
-    set. ``others`` are the file's other keys.
+    ``nccl`` is the release, ``file`` a file of another program from which the times are taken, ``gpus`` has the name of
+    each kind of GPU once. ``calls_per_time`` says of how many calls one time is the mean, below which nBytes.
+    ``graphs_below_bytes`` says below which nBytes calls were timed inside CUDA graphs. ``variables`` are the variables
+    of NCCL and its network that were set. ``others`` are the file's other keys.
 
-    What follows are facts of tables. ``machine`` is a name of the catalogue; ``machine_note`` says why there is none,
-    or how certain it is; ``nccl_note`` says so for the release. ``network`` is what NCCL sent over between nodes:
-    ``InfiniBand``, ``sockets`` or the name of a plugin; ``site`` the cluster, where it has a name. ``health`` says
-    whether the hardware did what it should, ``health_note`` how that is known; a run may contradict it for itself.
-    ``adapters`` are the node's real ones, which may differ from the catalogue's. ``noise_percent`` is by how much two
-    equal runs differ according to the source, by the number of nodes from which that holds. ``left_out`` counts rows of
-    the source that are not here, by reason. ``runs`` are those that blocks name.
+    The other fields are for tables. ``machine`` is a name of the catalogue; ``machine_note`` says why there is no such
+    name, or how certain it is; ``nccl_note`` says the same about the release. ``network`` is the network between nodes:
+    ``InfiniBand``, ``sockets`` or the name of a plugin. ``site`` is the cluster if it has a name. ``health`` says
+    whether the hardware performed as it should, ``health_note`` how that is known; a run may have another health.
+    ``adapters`` are the node's real adapters, which may differ from the catalogue's. ``noise_percent`` is by how much
+    two equal runs differ according to the source, by the smallest number of nodes for which that holds. ``left_out``
+    counts rows of the source that are left out, by reason. ``runs`` are the runs that blocks name.
     """
 
     backend: str | None = None
@@ -264,7 +274,7 @@ class Header:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether the times are simulated, and so say nothing about a real machine."""
+        """Whether the times are simulated, so that they say nothing about a real machine."""
         return self.backend in PLANTED
 
     @property
@@ -274,8 +284,8 @@ class Header:
 
     @property
     def communicator(self) -> str:
-        """The communicator in words, with a name for its topology: the machine's name if it was simulated, else the
-        file's.
+        """Text that describes the communicator. Its topology is named after the machine if that was simulated, else
+        after the file.
 
         BadMeasurement if the header does not say which communicator was measured.
         """
@@ -289,7 +299,7 @@ class Header:
 
     @property
     def origin(self) -> str:
-        """Where the times come from, in words: simulated or measured, with machine and release where known."""
+        """Text that says where the times come from: simulated or measured, with machine and release if known."""
         kind = f"{self.how} times"
         if self.scenario is not None:
             return f"{kind} of {self.communicator}"
@@ -309,13 +319,13 @@ _KEYS = {"file": "from", "scenario": CASE, "warmup_calls": "warmup"}  # that are
 
 
 def to_record(header: Header) -> dict[str, Any]:
-    """The header as a line of the file has it; paths are absolute."""
+    """The header as the record in the file's first line; paths are absolute."""
     record: dict[str, Any] = to_json(header)
     return {key: record[key] for key in _WRITTEN.get(header.backend or "", ())} | _said(record)
 
 
 def from_record(record: Mapping[str, Any]) -> Header:
-    """The header in a line of a file. BadMeasurement names a key with an impossible value."""
+    """The header from the record in a file's first line. BadMeasurement names a key with an impossible value."""
     left = {key: value for key, value in record.items() if value is not None}
     for key in _WHOLE_NUMBERS:
         if not isinstance(left.get(key, 0), int):
@@ -340,7 +350,7 @@ TABLE_KEYS = (
 
 
 def table_record(header: Header) -> dict[str, Any]:
-    """The header as the head of a table has it."""
+    """The header as the record at the top of a table."""
     facts = {key: header.variables if key == "environment" else getattr(header, key) for key in TABLE_KEYS}
     record: dict[str, Any] = to_json(facts)
     return record
@@ -359,7 +369,9 @@ def scenario_of(header: Header) -> Scenario:
 
 
 def check(file: Path, header: Header, scenario: Scenario) -> None:
-    """BadMeasurement if the header describes another communicator than ``scenario``, or another number of ranks."""
+    """Raises BadMeasurement if the header describes another communicator than ``scenario``, or another number of
+    ranks.
+    """
     valid = f"valid: measurements of {scenario.title}"
     if header.scenario is not None:
         theirs = scenario_of(header)

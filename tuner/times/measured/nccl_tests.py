@@ -1,6 +1,6 @@
-"""Reads nccl-tests' text and JSON into one record, and the choices that NCCL's log shows.
+"""Reads nccl-tests' text and JSON into the same record, with the choices that NCCL's log shows.
 
-What was executed comes from NCCL's log, if that is in the same file.
+What was executed is taken from NCCL's log, if the log is in the same file.
 """
 
 import math
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def from_log(path: Path) -> Measurements:
-    """The choices in an NCCL log alone, which has no times: what NCCL executed by its own choice.
+    """Reads what NCCL executed by its own choice from a file that has only NCCL's log, and so no times.
 
     BadMeasurement for a log that cannot be read.
     """
@@ -51,7 +51,7 @@ def from_log(path: Path) -> Measurements:
 
 
 def imported_log(path: Path, collective: Collective, name: str | None) -> "Imported | None":
-    """NCCL's log in the same file; None if there is none or it cannot be read."""
+    """NCCL's log in the same file; None if there is no log or it cannot be read."""
     from tuner.scenario.logs import importer, reader
     from tuner.scenario.logs.imported import LogAdditions
 
@@ -82,9 +82,9 @@ def combination(said: "choice.PrintedChoice | LoggedChoice") -> Combination | No
 
 @dataclass()
 class Log:
-    """A process's NCCL_DEBUG_FILE, with NCCL_DEBUG=INFO and the subsystem TUNING, from its current end on.
+    """Reads a process's NCCL_DEBUG_FILE (NCCL_DEBUG=INFO, subsystem TUNING), from its current end on.
 
-    The log belongs to the process, not to the communicator: what earlier communicators wrote is left out.
+    The log is the process's, not the communicator's, so what earlier communicators wrote is left out.
     """
 
     path: Path
@@ -100,8 +100,8 @@ class Log:
         self._read_bytes = self.path.stat().st_size if self.path.is_file() else 0
 
     def since(self, collective: Collective, requested: Combination | None) -> Combination | None:
-        """The combination that a collective ran since; None if NCCL does not say; of several, one that was not
-        requested.
+        """The combination with which a collective ran since the last call; None if NCCL does not say. If there are
+        several, one that was not requested.
         """
         executed = list(dict.fromkeys(self._combinations(collective)))
         others = [each for each in executed if requested is not None and each.algo_proto != requested.algo_proto]
@@ -124,7 +124,7 @@ class Log:
         return combinations
 
     def last_warning(self) -> str | None:
-        """NCCL's last warning, for the message of a failure."""
+        """NCCL's last warning, for an error message; None without a warning."""
         if not self.path.is_file():
             return None
         with self.path.open("rb") as file:
@@ -173,7 +173,7 @@ def _not_named() -> str:
 
 
 def program(text: str) -> str | None:
-    """The name of a program of nccl-tests in a text; None without one."""
+    """The name of a program of nccl-tests in a text; None if there is no such name."""
     match = _PROGRAM.search(text)
     return match[1] if match else None
 
@@ -210,7 +210,9 @@ _OUT_OF_BOUNDS = expression(r"Out of bounds values\s*:\s*(\d{1,18})")
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """Time, bandwidths in GB/s and errors of one half of a row, in place or not; ``wrong`` is N/A if unchecked."""
+    """One half of a row, out of place or in place: time, bandwidths in GB/s and errors. ``wrong`` is N/A if
+    unchecked.
+    """
 
     time_us: float
     algbw_gbs: float
@@ -241,15 +243,18 @@ _LONGEST_RECORD = 1 << 16  # of a line in JSON
 
 
 def out_of_bounds(text: str) -> int | None:
-    """Values that nccl-tests' last lines say are wrong, of all tables of a text; None if it does not say."""
+    """Number of wrong values that nccl-tests prints at its end, summed over all tables of a text; None if it is not
+    printed.
+    """
     counts = [int(each) for each in _OUT_OF_BOUNDS.findall(text)]
     return sum(counts) if counts else None
 
 
 def unwrapped(content: str) -> str:
-    """The text without colours, and without what a log collector put around or before each line.
+    """The text without terminal colours, and without what a log collector adds around or before each line.
 
-    Collectors add a JSON record, or the text that precedes nccl-tests' first comment; words in it may differ by line.
+    Collectors wrap lines into JSON records, or add a prefix, which is what precedes nccl-tests' first comment. Words in
+    the prefix may differ by line.
     """
     if "\x1b" in content:
         content = ANSI.sub("", content)
@@ -267,7 +272,7 @@ def unwrapped(content: str) -> str:
 
 
 def is_text(content: str) -> bool:
-    """Whether it is what nccl-tests prints."""
+    """Whether the text is what nccl-tests prints."""
     own = (_without_tag(line).strip() for line in content.splitlines())
     return any(_START.match(line) or _SETTINGS.match(line) for line in own)
 
@@ -286,14 +291,14 @@ class _Row:
 
 
 class Text:
-    """The rows and comments of a text, without what others wrote into it.
+    """The rows and comments of nccl-tests in a text, without what other programs wrote into it.
 
-    ``other`` is the program that was run, if it is not one of a collective that NCCL tunes. BadMeasurement if one
-    text has several collectives, several sets of GPUs, or times of CPUs.
+    ``other`` is the program that was run, if it does not run a collective that NCCL tunes. BadMeasurement if one text
+    has several collectives, several sets of GPUs, or times of CPUs.
     """
 
     def __init__(self, path: Path, content: str, otherwise: Collective | P2pOperation | None = None) -> None:
-        """Reads a text; ``otherwise`` is the operation if the text names none; if that is None, its columns decide."""
+        """Reads a text. ``otherwise`` is the operation if the text names none; if it is None, the columns decide."""
         self._path, self._otherwise = path, otherwise
         self.rows: list[_Row] = []
         self.release: str | None = None
@@ -373,7 +378,7 @@ class Text:
 
     @property
     def other_hosts(self) -> str:
-        """A message if the text's runs were on different hosts, with a command to take one of them; else empty."""
+        """A message, with a command to extract one run, if the text's runs were on different hosts; else empty."""
         hosts = dict[tuple[str, ...], int]()
         for line, devices in zip(self._listed, self._runs, strict=True):
             hosts.setdefault(tuple(sorted({device.host for device in devices.values()})), line)
@@ -383,7 +388,7 @@ class Text:
         return self._several("runs on different hosts in one file", each, hosts.values())
 
     def _several(self, what: str, each: str, listed: Iterable[int]) -> str:
-        """A message about several runs in one file, with a command to take the last of them."""
+        """A message about several runs in one file, with a command to extract the last run."""
         first, *_, last = sorted(listed)
         begins = max((row.line for row in self.rows if row.line < last), default=0) + 1
         return (
@@ -420,7 +425,9 @@ class Text:
 
     @property
     def prints_errors(self) -> bool:
-        """Whether the last column is the largest error, as before 2.13, and not a number of wrong elements."""
+        """Whether the last column is the largest error, as in nccl-tests before 2.13, and not a number of wrong
+        elements.
+        """
         return bool({"error", "res"} & set(self._columns))
 
     @property
@@ -463,12 +470,14 @@ class Text:
         return max(self._columns.index("time") - self._columns.index(named[0]) - 1, int(has_root))
 
     def _width(self, words: Sequence[str]) -> int | None:
-        """Number of columns of a row's half: time, two bandwidths, errors, and four about single calls if printed."""
+        """Number of columns of one half of a row: time, two bandwidths, errors and, if printed, four about single
+        calls; None if ``words`` do not divide into halves.
+        """
         width = 8 if "i_min" in self._columns else 4
         return width if len(words) % width == 0 else None
 
     def _bodies(self, words: Sequence[str]) -> list[_Body]:
-        """One or two halves of a row; empty where the words are not a row."""
+        """One or two halves of a row; empty if the words are not a row."""
         width = 8 if "i_min" in self._columns else 4
         bodies = []
         for start in range(0, len(words) - len(words) % width, width):
@@ -522,7 +531,7 @@ def _printed_release(path: Path, content: str) -> str | None:
 
 
 def _followed(rows: Sequence[_Row], ranks: int | None) -> Collective | None:
-    """The collective if no line names it, inferred from operation, root and bus factor; None if that is ambiguous.
+    """Infers the collective, if no line names it, from operation, root and bus factor; None if these are ambiguous.
 
     The factors are those of nccl-tests (doc/PERFORMANCE.md): 2(n-1)/n of AllReduce, (n-1)/n of AllGather,
     ReduceScatter, AllToAll, Gather and Scatter, 1 of Broadcast, Reduce and SendRecv. AllToAll is not checked in place.
@@ -551,9 +560,9 @@ def _followed(rows: Sequence[_Row], ranks: int | None) -> Collective | None:
 
 
 def _machine(devices: Mapping[int, _Device]) -> tuple[int, int, tuple[str, ...]]:
-    """Ranks, nodes and kinds of GPUs of a run; 0 ranks and nodes if the listed ranks leave the number open.
+    """Ranks, nodes and kinds of GPUs of a run; 0 ranks and 0 nodes if the listed ranks do not tell the numbers.
 
-    Ranks that a shortened list omits are on the host of the ranks around them, if the device numbers fit.
+    Ranks that a shortened list omits are assumed on the host of the ranks around them, if the device numbers fit.
     """
     gpus, named, ranks = {device.gpu for device in devices.values()}, sorted(devices), 0
     for rank in named:
@@ -569,7 +578,8 @@ _AT_ONCE = "rows of a second run, before the first came to its end: two jobs wro
 
 
 def _interleaved(rows: Sequence[_Row], begun: Sequence[int]) -> int | None:
-    """The line of the first row that another job must have written, since a size repeats before a run's end; or None.
+    """The line of the first row that another job must have written, because a size repeats before a run's end; else
+    None.
 
     A run has each size once, or runs through all of them from the smallest several times.
     """
@@ -590,7 +600,7 @@ def _interleaved(rows: Sequence[_Row], begun: Sequence[int]) -> int | None:
 
 
 def _own(content: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Lines by number, without launchers' tags, each cut where NCCL's log begins in it."""
+    """Yields number and text of each line, without launchers' tags, and cut where NCCL's log begins within the line."""
     whole = list(map(_without_tag, content))
     hosts = {match[1] for line in whole if (match := _PREFIX.match(line))}
     for number, line in enumerate(whole, 1):
@@ -608,9 +618,9 @@ _TELLING = (b"NCCL version ", b"NCCL_", b"_perf", b"#")  # what is read of lines
 
 
 def without_log(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a file, with the lines of NCCL's log that are not read here emptied: most lines of a long log.
+    """Yields the lines of a file. Lines of NCCL's log that this module does not read, most of a long log, become empty.
 
-    The first line of each host stays, as lines are cut at the host's name where the log begins inside them.
+    The first line of each host stays: it shows the host's name, at which lines are cut if the log begins inside them.
     """
     hosts = set[str]()
     for line in lines:
@@ -627,7 +637,9 @@ def without_log(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _without_tag(line: str) -> str:
-    """The line without its leading tag, and without the same tag inside: mpirun puts one before each piece."""
+    """The line without its leading tag, and without the same tag inside the line: mpirun writes a tag before each
+    piece.
+    """
     tag = _TAG.match(line)
     if tag is None:
         return line.rstrip("\r")
@@ -636,7 +648,9 @@ def _without_tag(line: str) -> str:
 
 
 def wrong_count(text: str, dtype: DataType, is_error: bool) -> int:
-    """The number of wrong results, from what is printed: a count, or the largest error."""
+    """The number of wrong results in a printed value, which is a count or the largest error (then 1 if it is too
+    large).
+    """
     if text == "N/A":
         return 0
     number = float(text)
@@ -646,7 +660,7 @@ def wrong_count(text: str, dtype: DataType, is_error: bool) -> int:
 
 
 def is_json(record: Any) -> bool:
-    """Whether it is what nccl-tests writes with ``-J``."""
+    """Whether the record is what nccl-tests writes with ``-J``."""
     return isinstance(record, dict) and "results" in record and "args" in record
 
 
@@ -657,7 +671,7 @@ _CHOOSING = expression(
 
 
 def choosing_variables(text: str) -> dict[str, str]:
-    """The variables in the text that choose algorithms, set on a launcher's command line or shown in NCCL's log."""
+    """The variables that choose algorithms and occur in the text, on a launcher's command line or in NCCL's log."""
     return {name: value for name, value in _CHOOSING.findall(text) if value}
 
 
@@ -665,9 +679,9 @@ _END, _CONCLUDED = expression(r"# Avg bus bandwidth"), expression(r"# Collective
 
 
 def runs_apart(content: str) -> list[str]:
-    """One text per run, if a text holds runs of several programs in turn; lines keep their numbers.
+    """Splits a text that holds runs of several programs in turn into one text per run; lines keep their numbers.
 
-    The text itself where it names at most one program.
+    Returns only the text itself if it names at most one program.
     """
     lines = content.splitlines(keepends=True)
     concluded = [at for at, line in enumerate(lines) if _CONCLUDED.search(line)]
@@ -680,7 +694,7 @@ def runs_apart(content: str) -> list[str]:
 
 
 def of_text(path: Path, content: str, otherwise: Collective | P2pOperation | None = None) -> Measurements:
-    """Measurements as nccl-tests printed them; ``otherwise`` is the operation if the text names no program.
+    """Reads measurements that nccl-tests printed; ``otherwise`` is the operation if the text names no program.
 
     If the text names several programs, rows of unknown ones are left out and counted. A last line without a newline is
     left out, as it may be cut off. BadMeasurement if the text mixes several runs, or has no row.
@@ -753,7 +767,7 @@ def _ends_early(last: str, content: str) -> bool:
 
 
 def _of_table(header: Header, blocks: Sequence[SampleBlock]) -> Header:
-    """The header, completed by the head of a table."""
+    """The header, completed with the facts that a table's header has in addition."""
     calls = f", {header.warmup_calls} warm-up calls, {header.calls} calls" if header.calls else ""
     return replace(
         header,
@@ -765,16 +779,16 @@ def _of_table(header: Header, blocks: Sequence[SampleBlock]) -> Header:
 
 
 def _launch(threads: int, gpus: int) -> MeasuredLaunch:
-    """How the ranks were launched, by nccl-tests' -t and -g."""
+    """How the ranks were launched, as nccl-tests' options -t and -g tell."""
     if gpus > 1:
         return MeasuredLaunch.one_thread if threads == 1 else MeasuredLaunch.unknown
     return MeasuredLaunch.thread_per_gpu if threads > 1 else MeasuredLaunch.process_per_gpu
 
 
 def of_json(path: Path, record: Mapping[str, Any], otherwise: Collective | P2pOperation | None = None) -> Measurements:
-    """Measurements as ``-J`` writes them; a list of times per iteration is kept whole.
+    """Reads measurements that ``-J`` writes; a list of times per iteration is kept whole.
 
-    BadMeasurement if it is not what nccl-tests writes.
+    BadMeasurement if the record is not what nccl-tests writes.
     """
     ran = next((name for name in map(program, record["args"]) if name), None)
     try:
@@ -820,7 +834,7 @@ def _threads_and_gpus(arguments: Sequence[str]) -> tuple[int, int]:
 
 
 def json_header(path: Path, record: Mapping[str, Any]) -> Header:
-    """The head of what ``-J`` writes."""
+    """The header of what ``-J`` writes."""
     config = record.get("config", {})
     devices = config.get("devices") or []
     code = record.get("nccl_version")

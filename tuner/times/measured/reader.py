@@ -1,8 +1,9 @@
-"""Reads a file of measured times: ours, with its header in comments, or bare columns in either layout.
+"""Reads a CSV file of measured times: a table with its header in comments, or only columns, in either layout.
 
-Layouts, by the names of the columns: ``collective,dtype,gpus,bytes,time_us`` (one node, out of place), or
-``collective,dtype,nodes,gpus_per_node,bytes,time_us`` and any of ``in_place,algorithm,protocol,channels``, with our own
-``run``, or with ``source_id`` and ``notes``, of which runs and, where all agree, the head are made.
+The names of the columns tell the layout. It is ``collective,dtype,gpus,bytes,time_us`` (one node, out of place), or
+``collective,dtype,nodes,gpus_per_node,bytes,time_us`` and any of ``in_place,algorithm,protocol,channels``. The second
+layout may have ``run``, or ``source_id`` and ``notes``, from which the runs and, if all notes agree, facts of the
+header are made.
 """
 
 import csv
@@ -51,9 +52,10 @@ _BARE_KEY = expression(r"[A-Za-z0-9_-]+")
 
 
 def parse_header(name: str, comments: Iterable[str]) -> Header:
-    """The head from the comment lines above the columns, each with its ``#``. ``name`` is the file's, for messages.
+    """The header from the comment lines above the columns, each with its ``#``. ``name`` is the file's name, for
+    messages.
 
-    BadMeasurement if they are not TOML, or hold an unknown key or a value of the wrong type.
+    BadMeasurement if the comments are not TOML, or hold an unknown key or a value of the wrong type.
     """
     try:
         facts = tomllib.loads("\n".join(line.removeprefix("#").removeprefix(" ") for line in comments))
@@ -71,7 +73,7 @@ def parse_header(name: str, comments: Iterable[str]) -> Header:
 
 
 def header_lines(header: Header) -> list[str]:
-    """The head as comment lines, without empty facts."""
+    """The header as comment lines, without empty facts."""
     text: list[str] = []
     record = table_record(header)
     for key, value in record.items():
@@ -110,7 +112,9 @@ def _adapters(facts: Any) -> dict[str, Any]:
 
 
 def _known(record: type[Record], where: str, facts: Any, names: Sequence[str] = ()) -> dict[str, Any]:
-    """The facts, once every key is checked to be in ``names`` or a field of the record, and texts to be texts."""
+    """The facts, after checking that every key is in ``names`` (without these, a field of the record) and that texts
+    are texts.
+    """
     texts = {each.name for each in fields(record) if each.type is str}  # type: ignore[arg-type]
     names = names or [each.name for each in fields(record)]  # type: ignore[arg-type]
     for key, value in _mapping(where, facts).items():
@@ -182,13 +186,15 @@ _PLACES = {"0": False, "1": True, "false": False, "true": True, "": None}
 
 
 def read(path: Path) -> Measurements:
-    """The table of a file. BadMeasurement names the file, and the line of an error."""
+    """Reads the table of a file. BadMeasurement names the file and the line of an error."""
     content = read_bytes(path, BadMeasurement)
     return parse(path.name.removesuffix(".gz").removesuffix(".csv"), content.decode(errors="replace"), str(path))
 
 
 def parse(name: str, content: str, where: str) -> Measurements:
-    """The table of a text called ``name``; ``where`` stands before messages. BadMeasurement as of ``read``."""
+    """Reads the table of a text called ``name``; messages begin with ``where``. BadMeasurement as :func:`read` raises
+    it.
+    """
     lines = content.removeprefix("\ufeff").splitlines()
     comments = 0
     while comments < len(lines) and (not lines[comments].strip() or lines[comments].startswith("#")):
@@ -219,9 +225,9 @@ def parse(name: str, content: str, where: str) -> Measurements:
 
 
 def _logged(table: Measurements) -> Measurements:
-    """The table, with the columns taken as what NCCL executed by its own choice where they are not what the run forced.
+    """The table in which columns that are not what the run forced count as what NCCL executed by its own choice.
 
-    That is so if the run's variables force something else, or if the run is called default or like the file.
+    They count so if the run's variables force something else, or if the run is called default or like the file.
     """
     blocks = []
     for block in table.blocks:
@@ -235,7 +241,7 @@ def _logged(table: Measurements) -> Measurements:
 
 
 def _numbered(where: str, comments: int, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """The values of each line, with its number."""
+    """Yields the number and the values of each line."""
     table = csv.reader(lines, skipinitialspace=True)
     try:
         for values in table:
@@ -287,7 +293,7 @@ def _row(line: int, cell: Mapping[str, str]) -> SampleBlock:
 
 
 def check_row(row: SampleBlock) -> None:
-    """BadInput for a time, or a number of ranks or bytes, that the collective cannot have."""
+    """Raises BadInput for a time, or a number of ranks or bytes, that the collective cannot have."""
     _check_values(row)
     if (why := not_whole(row)) is not None:
         raise BadInput(f"{row.point.bytes} bytes: {row.point.name} of {row.point.dtype.name}: {why}")
@@ -318,7 +324,9 @@ def _checked(where: str, table: Measurements) -> Measurements:
 
 
 def _with_runs(table: Measurements, columns: Iterable[str], cells: Iterable[Mapping[str, str]]) -> Measurements:
-    """The table with the runs that ``source_id`` and ``notes`` describe, and release and GPU if all notes agree."""
+    """The table with the runs that ``source_id`` and ``notes`` describe, and with release and GPU if all notes
+    agree.
+    """
     if "run" in columns or not {"source_id", "notes"} & set(columns):
         return table
     noted = records.runs_of_notes([(cell.get("source_id", ""), cell.get("notes", "")) for cell in cells])
@@ -356,7 +364,7 @@ def _time_us(text: str) -> float:
 
 
 def write(path: Path, table: Measurements) -> None:
-    """BadInput if the file cannot be written."""
+    """Writes the table to a file. BadInput if the file cannot be written."""
     write_text(path, text(table))
 
 
@@ -404,14 +412,14 @@ def names() -> tuple[str, ...]:
 
 @cache
 def load(name: str) -> Measurements:
-    """A shipped table. BadInput for another name."""
+    """Reads a shipped table. BadInput for another name."""
     if name not in names():
         raise BadInput(f"no measured table {name!r}; {nearest_of(name, names())}{_WHERE}")
     return parse(name, (_folder() / f"{name}.csv").read_text(encoding="utf-8"), f"tables/measured/{name}.csv")
 
 
 def named_or_read(path: Path) -> Measurements:
-    """A shipped table by its name, or the table in a file. BadMeasurement for another kind of file."""
+    """Reads a shipped table by its name, or the table in a file. BadMeasurement for another kind of file."""
     return load(str(path)) if str(path) in names() else read(file_of(path))
 
 

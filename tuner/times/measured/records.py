@@ -1,4 +1,4 @@
-"""Words in files of measured times: names of operations, and notes that describe runs."""
+"""Interprets texts in files of measured times: names of operations, and notes that describe runs."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,9 @@ SPLIT_OVER_RANKS = ("allgather", "reducescatter", "alltoall", "gather", "scatter
 
 
 def operation(word: str) -> Collective | P2pOperation:
-    """Operation of ``all_reduce``, ``AllReduce`` or ``all_reduce_perf``. BadInput for another word."""
+    """The operation that a word such as ``all_reduce``, ``AllReduce`` or ``all_reduce_perf`` names. BadInput for
+    another word.
+    """
     plain = _plain(word).removesuffix("perf")
     if plain == "all2all":
         return P2pOperation.AllToAll
@@ -54,7 +56,7 @@ class NotedRuns:
 
 
 def runs_of_notes(noted: Iterable[tuple[str, str]]) -> NotedRuns:
-    """Runs that the sources and notes of rows describe. Rows with different notes are of different runs."""
+    """Runs that the sources and notes of rows describe. Rows with different notes belong to different runs."""
     names: dict[tuple[str, str], str] = {}
     of_rows = []
     for source, note in noted:
@@ -69,7 +71,7 @@ def runs_of_notes(noted: Iterable[tuple[str, str]]) -> NotedRuns:
 
 
 def release_of_note(text: str) -> str:
-    """The release of NCCL that a text names, empty where it names none: ``22903`` and ``2.29.3`` are the same."""
+    """The NCCL release that a text names, as ``22903`` or ``2.29.3``; empty if it names no release."""
     if match := _DOTTED.search(text):
         return match[1]
     match = _CODE.search(text)
@@ -77,7 +79,7 @@ def release_of_note(text: str) -> str:
 
 
 def gpu_of_note(text: str) -> str:
-    """The model of the GPU that a text names, empty where it names none."""
+    """The GPU model that a text names; empty if it names no model."""
     match = _GPU.search(text)
     return match[1].strip() if match else ""
 

@@ -1,7 +1,7 @@
-"""Measurements and their file: JSON lines, a header that describes the run and then a line for each sample block.
+"""Measurements and their file of JSON lines: a header that describes the run, then one line per sample block.
 
-A file is only ever appended to, so what was measured survives any end of the run; the reader leaves out a last line
-that was cut off. docs/measuring.md describes the fields.
+Lines are only ever appended, so what was measured survives if the run is killed; the reader leaves out a last line that
+was cut off. docs/measuring.md describes the fields.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _NOTED = "noted"  # the part of a header that may be another in a second run
 
 @dataclass(frozen=True, slots=True, order=True)
 class Combination:
-    """A combination that was requested or executed; without ``channels`` NCCL chose their number."""
+    """A combination that was requested or executed; if ``channels`` is 0, NCCL chose their number."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -47,12 +47,12 @@ class Combination:
 
     @property
     def plain(self) -> "Combination":
-        """The combination with NCCL's own channels."""
+        """The combination with the number of channels left to NCCL."""
         return Combination(self.algorithm, self.protocol)
 
     @property
     def forced(self) -> "Forced":
-        """Variables that force it."""
+        """What is forced in order to run this combination."""
         return Forced(self.algorithm.name, self.protocol.name, self.channels)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Forced:
 
     @property
     def label(self) -> str:
-        """``Ring/LL channels=8``, or default."""
+        """Name of what is forced, such as ``Ring/LL channels=8``; default if nothing is forced."""
         names = "/".join(filter(None, (self.algorithm, self.protocol)))
         channels = f"channels={self.channels}" if self.channels else ""
         return " ".join(filter(None, (names, channels))) or DEFAULT
@@ -86,14 +86,14 @@ class Forced:
 
     @property
     def combination(self) -> Combination | None:
-        """The combination; None if algorithm or protocol is open. KeyError for a text that names none."""
+        """The combination; None if algorithm or protocol is open. KeyError if a text names no algorithm or protocol."""
         if not (self.algorithm and self.protocol):
             return None
         return Combination(Algorithm[self.algorithm], Protocol[self.protocol], self.channels)
 
     @property
     def variables(self) -> dict[str, str]:
-        """NCCL's variables that force it."""
+        """NCCL's variables that force this choice."""
         channels = str(self.channels) if self.channels else ""
         texts = {ALGO: self.algorithm, PROTO: self.protocol, LEAST: channels, MOST: channels}
         return {name: text for name, text in texts.items() if text}
@@ -115,7 +115,7 @@ def forced_by_variables(environment: Mapping[str, str]) -> Forced:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """One call: ``bytes`` is NCCL's nBytes. ``in_place`` is None if nothing says it."""
+    """One call: ``bytes`` is NCCL's nBytes. ``in_place`` is None if not known."""
 
     operation: Collective | P2pOperation = field(metadata=json_form("collective"))
     bytes: int
@@ -131,12 +131,12 @@ class Point:
 
     @property
     def is_point_to_point(self) -> bool:
-        """Whether NCCL composes it of sends and receives, without picking an algorithm."""
+        """Whether NCCL makes the call from sends and receives, without picking an algorithm."""
         return isinstance(self.operation, P2pOperation)
 
     @property
     def collective(self) -> Collective:
-        """The collective that NCCL picks an algorithm for. BadMeasurement for a call made from sends and receives."""
+        """The collective, for which NCCL picks an algorithm. BadMeasurement for a call made from sends and receives."""
         if isinstance(self.operation, P2pOperation):
             raise BadMeasurement(f"{self.operation.name} is made of sends and receives: NCCL picks nothing for it")
         return self.operation
@@ -159,7 +159,9 @@ def _combination_record(combination: Combination | None) -> dict[str, Any] | Non
 
 
 def lateness(whole_us: Sequence[float]) -> tuple[tuple[int, float], ...]:
-    """The ranks that took longest, at most MOST_LATE, and how much longer than the median rank, us, from [rank]."""
+    """The ranks that took longest, at most MOST_LATE, each with how much longer than the median rank it took, us.
+    ``whole_us`` has one value per rank.
+    """
     if len(whole_us) < 2:
         return ()
     middle_us = median(whole_us)
@@ -173,7 +175,7 @@ def _rounded(at_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to time; ``requested`` is None for NCCL's own choice."""
+    """One call to time; ``requested`` is None for NCCL's own choice."""
 
     point: Point
     requested: Combination | None
@@ -183,15 +185,15 @@ class Task:
 class SampleBlock:
     """Consecutive runs of one point, from a file of any format.
 
-    ``requested`` is None if NCCL chose by itself, with a table called ``table`` if there was one; ``executed`` is what
-    NCCL says it ran, None if that could not be seen; ``wrong`` counts wrong results. ``host_us`` is the least that the
-    host took to start one such call on all ranks, None if nobody looked. ``process`` numbers the processes in which
-    measuring took place in turn. ``late_us`` are the ranks that ended last, at most MOST_LATE, and by how much later
-    than the median rank, us. ``time`` is the wall clock (UTC) at its end, None if time is simulated or was not
-    written.
+    ``requested`` is None if NCCL chose by itself, guided by a decision table called ``table`` if there was one;
+    ``executed`` is what NCCL says it ran, None if NCCL's log does not show it; ``wrong`` counts wrong results.
+    ``host_us`` is the least time that the host took to start one such call on all ranks, None if not measured.
+    ``process`` numbers the successive processes of a run. ``late_us`` are the ranks that ended last, at most MOST_LATE,
+    and by how much later than the median rank, us. ``time`` is the wall clock (UTC) at the block's end, None if time is
+    simulated or was not written.
 
-    ``line`` is its place in the file, ``shape`` nodes and GPUs of each where not all of the file have the same, and
-    ``run`` a key of the runs in the file's head, or empty.
+    ``line`` is the block's line in the file. ``shape`` has the numbers of nodes and of GPUs per node if they are not
+    the same in the whole file. ``run`` is a key of the runs in the file's header, or empty.
     """
 
     point: Point = field(metadata=json_form(merged=True))
@@ -212,13 +214,13 @@ class SampleBlock:
 
     @property
     def nodes(self) -> int:
-        """Nodes of a block that has a shape."""
+        """Number of nodes, of a block that has a shape."""
         assert self.shape is not None
         return self.shape[0]
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs of each node, of a block that has a shape."""
+        """Number of GPUs per node, of a block that has a shape."""
         assert self.shape is not None
         return self.shape[1]
 
@@ -237,7 +239,7 @@ class SampleBlock:
 
     @property
     def took(self) -> Forced:
-        """The choice that its times belong to: the requested one, else the one seen; empty if neither is known."""
+        """The choice that was timed: the requested one, else the executed one; empty if neither is known."""
         took = self.executed if self.requested is None else self.requested
         return Forced() if took is None else took if isinstance(took, Forced) else took.forced
 
@@ -254,7 +256,7 @@ class SampleBlock:
 
     @property
     def host_bound(self) -> bool:
-        """Whether its times are near the host's time to start such calls, which hides the GPUs' time."""
+        """Whether the times are near the host's time to start such calls, which hides the GPUs' time."""
         return self.host_us is not None and bool(self.times_us) and self.median_us <= NEAR * self.host_us
 
     @property
@@ -268,7 +270,7 @@ class SampleBlock:
 
     @property
     def counts(self) -> bool:
-        """Whether its times belong to what was requested, with right results."""
+        """Whether the block counts: it ran what was requested, and its results are right."""
         return bool(self.times_us) and not self.replaced and self.wrong == 0
 
 
@@ -276,9 +278,9 @@ class SampleBlock:
 class Measurements:
     """A file: ``header`` says where, when and how; ``blocks`` are in the order of the run, or of the file.
 
-    ``name`` is a table's: its file's name without the ending. ``truncated``: the last line has no end and is left out;
-    ``ends_early``: that line is a row, and the head names larger sizes. ``other_hosts``: words for
-    runs on different hosts in one file, empty where there are none.
+    ``name`` is the name of a table: its file's name without the ending. ``truncated``: the last line is cut off and
+    left out. ``ends_early``: that line is a row, and the header names larger sizes. ``other_hosts``: a message about
+    runs on different hosts in one file, empty without such runs.
     """
 
     header: Header
@@ -295,7 +297,7 @@ class Measurements:
         return {name: value for name, value in both.items() if value}
 
     def network_of(self, block: SampleBlock) -> str:
-        """The network that the block's run used between nodes; empty where it is not known, or there is one node."""
+        """The network that the block's run used between nodes; empty if it is not known, or on one node."""
         run = self.header.runs.get(block.run)
         return (run.network if run else "") or self.header.network
 
@@ -305,16 +307,16 @@ class Measurements:
         return (run.health if run else None) or self.header.health
 
     def devices_of(self, block: SampleBlock) -> tuple[int, ...]:
-        """The GPUs of each node that took part, by number; the first ones where the file says nothing else."""
+        """The numbers of the GPUs of each node that took part; the first GPUs if the file says nothing else."""
         run = self.header.runs.get(block.run)
         return (run.devices if run else ()) or tuple(range(block.gpus_per_node))
 
 
 @dataclass()
 class Writer:
-    """Appends to a file line by line, each on disk before the next is measured.
+    """Appends to a file; each block is on disk before the next is measured.
 
-    BadMeasurement if that fails; the file's content stays.
+    BadMeasurement if writing fails; the file keeps its content.
     """
 
     path: Path
@@ -339,9 +341,9 @@ class Writer:
         return self
 
     def add(self, block: SampleBlock) -> None:
-        """Writes one block at once, with the wall clock unless it has one, or times are simulated.
+        """Writes one block at once, with the wall clock unless the block already has it or times are simulated.
 
-        Errors: BadMeasurement if the file cannot be written.
+        BadMeasurement if the file cannot be written.
         """
         if self.header.backend != SIMULATED and block.time is None:
             block = replace(block, time=datetime.now(UTC).isoformat(timespec="milliseconds"))
@@ -362,12 +364,12 @@ class Writer:
 
 
 def read(path: Path) -> Measurements:
-    """BadMeasurement names file and line; a last line without its end is left out (``truncated``)."""
+    """Reads a file; a last line without a newline is left out (``truncated``). BadMeasurement names file and line."""
     return from_content(path, read_bytes(path, BadMeasurement))
 
 
 def from_content(path: Path, content: bytes) -> Measurements:
-    """Measurements from the content of ``path``, already read. Errors: BadMeasurement."""
+    """Measurements from the content of ``path``, already read. BadMeasurement if the content is invalid."""
     if not content.strip():
         raise BadMeasurement(f"{path}: empty; valid: a file of `nccl-tuner measure`")
     *lines, cut = content.split(b"\n")
@@ -476,7 +478,9 @@ def existing(path: Path) -> Measurements | None:
 
 
 def check_same(path: Path, there: Measurements, header: Header) -> None:
-    """Raises BadMeasurement, with the differences, if a file's header shows that it was measured otherwise."""
+    """Raises BadMeasurement, with the differences, if the file ``there`` was measured in another way than ``header``
+    says.
+    """
     then, now = to_record(there.header), to_record(header)
     if then.get("backend") != now.get("backend"):  # everything else differs with it
         then, now = ({"backend": each.get("backend")} for each in (then, now))

@@ -1,4 +1,4 @@
-"""Arms from files and tables: which rows NCCL chose by itself, which were forced, and what was executed."""
+"""Reads arms from files and tables: which rows NCCL chose by itself, which were forced, and what was executed."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ class ArmCall:
 
     @property
     def curve(self) -> tuple[object, ...]:
-        """A key that is equal for calls that differ in size alone."""
+        """A key that is equal for calls that differ only in size."""
         return (self.collective, self.dtype, self.nodes, self.gpus_per_node, self.in_place, self.setting)
 
 
@@ -62,8 +62,8 @@ class ArmCall:
 class Arm:
     """Times of one call, us: by NCCL's own choice (``label`` default), or with what the label names forced.
 
-    ``combination`` is what NCCL executed: by its log, else as emulated with the arm's variables; its channels are the
-    forced number, else 0. ``logged`` is what NCCL's log says, with its channels; None without a log.
+    ``combination`` is what NCCL executed according to its log, else as emulated with the arm's variables; its channels
+    are the forced number, else 0. ``logged`` is what NCCL's log says, with its channels; None without a log.
     """
 
     label: str
@@ -99,7 +99,7 @@ class MeasuredCall:
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        """The labels of the arms, the default first."""
+        """All arms, the default first."""
         return (*([self.default] if self.default else []), *self.forced)
 
 
@@ -122,8 +122,8 @@ FORCING = (ALGO, PROTO, LEAST, MOST)
 
 
 def by_label(label: str) -> Forced:
-    """What a label forces: ``default``, ``Ring``, ``LL128``, ``Ring/LL``, or ``Ring/LL/8`` with channels. Else
-    BadInput.
+    """What a label forces: ``default``, ``Ring``, ``LL128``, ``Ring/LL``, or ``Ring/LL/8`` with channels. BadInput for
+    other labels.
     """
     if label.lower() == DEFAULT:
         return Forced()
@@ -145,7 +145,7 @@ def by_label(label: str) -> Forced:
 
 
 def of_row(table: Measurements, row: SampleBlock) -> Forced:
-    """What a row of a table forced: by its run's variables, else call by call.
+    """What a row of a table forced: as its run's variables say, else as its columns say.
 
     In a run that is called default or like the file, the columns show NCCL's choice according to its log.
     """
@@ -161,8 +161,8 @@ NO_NVLS = "NCCL_NVLS_ENABLE=0"
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """A table. ``path``: its file, if it is not a shipped one; ``said``: what all its rows forced, if the user said so,
-    which also implies that such files share their settings.
+    """A table. ``path``: its file, if it is not a shipped one; ``said``: what all its rows forced, if the user said so;
+    files with ``said`` are assumed to share their settings.
     """
 
     table: Measurements
@@ -172,7 +172,9 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A row that NCCL tunes: its call and arm, what was executed by the log, and the variables of NCCL's own pick."""
+    """A row of a call that NCCL tunes: its call and arm, what was executed according to the log, and the variables for
+    NCCL's own pick.
+    """
 
     row: SampleBlock
     call: ArmCall
@@ -188,7 +190,7 @@ _Emulated = tuple[_Read, Combination]  # and what the emulator says that runs, w
 def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
     """All arms of one machine.
 
-    Errors: BadInput if a file names another arm than the user; CannotBeJudged if no row can be placed on the machine.
+    BadInput if a file names another arm than the user. CannotBeJudged if no row can be placed on the machine.
     """
     times: dict[ArmCall, dict[str, list[_Emulated]]] = defaultdict(lambda: defaultdict(list))
     picks: dict[ArmCall, _Emulated] = {}
@@ -282,7 +284,7 @@ def _call(source: TableSource, row: SampleBlock) -> ArmCall:
 
 
 def _setting(table: Measurements, row: SampleBlock) -> str:
-    """Settings of a table's run besides what it forced; rows with different settings are not arms of one call."""
+    """Settings of a table's run besides what it forced; rows with different settings are not arms of the same call."""
     run = table.header.runs.get(row.run)
     if run is None:
         return ""
@@ -292,7 +294,7 @@ def _setting(table: Measurements, row: SampleBlock) -> str:
 
 
 def _placement(source: TableSource, read: Sequence[_Read], site: Site) -> Placement[tuple[_Read, bool]]:
-    """Places every row, with only what its columns forced, and per call one row for NCCL's own pick (marked True)."""
+    """Places every row with what it forced, and per call one more row, marked True, for NCCL's own pick."""
     placement = Placement[tuple[_Read, bool]](site)
     asked: dict[ArmCall, _Read] = {}  # one of NCCL's own choices where there is one
     for one in read:
@@ -314,7 +316,9 @@ BACKEND = "arms"  # of files of any kind, put together
 
 
 def of_arms(placed: MeasuredArms) -> list[Measurements]:
-    """Arms for each communicator and setting. Repeats are rounds; NCCL's own choice is as logged, or as emulated."""
+    """The arms as measurements, one for each communicator and setting. Repeats are rounds; NCCL's own choice is as
+    logged, or as emulated.
+    """
     together: dict[tuple[int, int, str, tuple[tuple[str, str], ...]], list[MeasuredCall]] = defaultdict(list)
     for one in placed.calls:
         together[one.call.nodes, one.call.gpus_per_node, one.call.setting, one.environment].append(one)
@@ -328,7 +332,9 @@ def of_arms(placed: MeasuredArms) -> list[Measurements]:
 
 
 def of_communicator(placed: MeasuredArms, scenario: Scenario) -> Measurements:
-    """The measurements on ``scenario``'s communicator. BadMeasurement if there are none, or of several settings."""
+    """The measurements on ``scenario``'s communicator. BadMeasurement if there are none, or if they have several
+    settings.
+    """
     nodes = sum(kind.nodes for kind in scenario.kinds)
     own = [each for each in of_arms(placed) if (each.header.nodes, each.header.ranks) == (nodes, scenario.ranks)]
     if len(own) != 1:

@@ -1,4 +1,4 @@
-"""NCCL's pick against the best arm that was measured, by size, with the noise."""
+"""Compares NCCL's pick with the best measured arm, by size, given the noise."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _SMOOTH = 0.35  # least distance of sizes in a curve, logarithm: what lies close
 
 
 class NoiseSource(StrEnum):
-    """Source of an estimate."""
+    """Source of an estimate of the noise."""
 
     repeats = "repeats"
     sizes = "neighbouring sizes"
@@ -52,7 +52,7 @@ class Noise:
 
 
 def compared(before: Arm, after: Arm, noise: Noise | None, comparisons: float = 1) -> Verdict:
-    """By how much an arm is faster than another; their repeats are the units."""
+    """By how much the arm ``after`` is faster than ``before``; repeats are the units."""
     return compare(_samples(before, noise), _samples(after, noise), comparisons)
 
 
@@ -65,7 +65,7 @@ Group = tuple[object, ...]
 
 
 def group_of(call: ArmCall) -> Group:
-    """Key of the calls that share one noise: those of one collective on one communicator."""
+    """Key of the calls that share one noise: calls of the same collective on the same communicator."""
     return call.collective, call.nodes, call.gpus_per_node
 
 
@@ -115,7 +115,7 @@ def _curves(arms: Sequence[tuple[ArmCall, Arm]]) -> Iterator[list[tuple[float, f
 
 
 def _third_differences(curve: Sequence[tuple[float, float]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Third differences over stretches whose sizes grow by the same factor."""
+    """Third differences of the logarithms of times, over stretches whose sizes grow by the same factor."""
     log_bytes, log_us = np.array(curve).T
     steps = np.diff(log_bytes)
     even = np.abs(np.diff(steps)) < 1e-6
@@ -133,10 +133,10 @@ def _stated(percent: Mapping[str, float], nodes: int) -> Noise | None:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """The combination that NCCL chose: from its log, or that of the forced arm with the nearest time, ``label``.
+    """The combination that NCCL chose: as its log says, or that of the forced arm with the nearest time, ``label``.
 
-    ``difference`` is the time of NCCL's choice over the arm's, minus 1. ``is_clear``: it was logged, or all other arms
-    differ more, beyond the noise. ``agrees``: it is the emulated pick.
+    ``difference`` is the time of NCCL's choice over the arm's, minus 1. ``is_clear``: the combination was logged, or
+    all other arms differ more, beyond the noise. ``agrees``: it is the emulated pick.
     """
 
     label: str
@@ -161,7 +161,7 @@ class RunEvidence:
 
     @property
     def executed(self) -> Combination | None:
-        """Combination that NCCL executed by its own choice, where it is clear."""
+        """Combination that NCCL executed by its own choice; None if that is not clear."""
         return self.identified.combination if self.identified is not None and self.identified.is_clear else None
 
     def requested(self, arm: Arm) -> Combination | None:
@@ -206,7 +206,7 @@ RunsPick = JudgedPick[ArmCall, Arm, RunEvidence]
 
 
 def judged(measured: MeasuredCall, noise: Noise | None) -> RunsPick:
-    """NCCL's pick of one call, as identified or else as emulated, against all other arms."""
+    """Judges NCCL's pick of one call, as identified or else as emulated, against all other arms."""
     evidence = RunEvidence(measured, noise)
     return judge(measured.call, evidence.executed or measured.pick, evidence, measured.pick)
 
@@ -217,7 +217,7 @@ def best_arm(one: RunsPick) -> Arm:
 
 
 def sizes_record(sizes: Sequence[RunsPick]) -> list[dict[str, object]]:
-    """The picks in JSON: ``pick`` is the emulator's, ``noise_percent`` by how much one time may be off."""
+    """The picks as JSON: ``pick`` is the emulated one, ``noise_percent`` is by how much one time may be off."""
     return [_size_record(one, best_arm(one) if one.others else None, one.evidence.noise) for one in sizes]
 
 
@@ -238,11 +238,10 @@ def _size_record(one: RunsPick, best: Arm | None, noise: Noise | None) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class SplitGain:
-    """``parts`` calls of ``part_bytes``, one after the other, take ``parts_us`` together: less than the single
-    ``call``.
+    """A gain by splitting: ``parts`` calls of ``part_bytes`` take ``parts_us`` together, less than the single ``call``.
 
-    ``gain`` is the single time over theirs, minus 1; ``low`` is the lower end of its 95 % interval. ``pick`` and
-    ``part_pick`` are NCCL's picks at both sizes, as emulated.
+    ``gain`` is the time of the single call over ``parts_us``, minus 1; ``low`` is the lower end of its 95 % interval.
+    ``pick`` and ``part_pick`` are NCCL's picks at both sizes, as emulated.
     """
 
     call: ArmCall = field(metadata=json_form(merged=True))
@@ -257,7 +256,9 @@ class SplitGain:
 
 
 def split_gains(calls: Sequence[MeasuredCall], noises: Mapping[Group, Noise]) -> list[SplitGain]:
-    """Gains between neighbouring sizes of NCCL's own choices, where the larger is a multiple of the smaller."""
+    """Gains by splitting, between neighbouring sizes of NCCL's own choices of which the larger is a multiple of the
+    smaller.
+    """
     curves: dict[tuple[object, ...], list[tuple[MeasuredCall, Arm]]] = defaultdict(list)
     for one in calls:
         if one.default is not None and group_of(one.call) in noises:

@@ -1,4 +1,4 @@
-"""What forced and default runs of one machine show about NCCL's picks, as one record."""
+"""Collects what forced and default runs of one machine show about NCCL's picks."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,11 +34,12 @@ from tuner.times.timemodel import predict
 
 @dataclass(frozen=True, slots=True)
 class RecommendedRow:
-    """A row for measured sizes from ``low_bytes`` to ``high_bytes``, at each of which one combination is faster.
+    """A row for the measured sizes from ``low_bytes`` to ``high_bytes``, at all of which the same combination is
+    faster.
 
-    ``gain_low`` and ``gain_high`` are the smallest and the largest ratio of the pick's time to the choice's, minus 1;
-    ``surely`` is the lower end of the 95 % interval of the smallest. A row applies to all types; ``dtypes`` names those
-    measured.
+    ``gain_low`` and ``gain_high`` are the smallest and the largest ratio of the pick's time to that of ``choice``,
+    minus 1; ``surely`` is the lower end of the 95 % interval of the smallest. A row applies to all data types;
+    ``dtypes`` names the measured ones.
     """
 
     row: str
@@ -61,8 +62,8 @@ class RecommendedRow:
 
 
 def recommended(judged: Sequence[RunsPick]) -> list[RecommendedRow]:
-    """One row for neighbouring measured sizes with the same faster combination, if it is faster for every type, in
-    place or not, and setting that was measured at that size.
+    """Makes one row of neighbouring measured sizes with the same faster combination. It has to be faster for every data
+    type, placement and setting that was measured at the size.
     """
     sizes: list[list[RunsPick]] = []
     for _, several in groupby(sorted(judged, key=_by_size), key=_by_size):
@@ -80,7 +81,7 @@ def _by_size(one: RunsPick) -> tuple[int, int, int, int]:
 
 
 def _faster(several: Sequence[RunsPick]) -> Combination | None:
-    """The combination that is faster than the pick in all these calls."""
+    """The combination that is faster than the pick in all these calls; None if there is no such combination."""
     choices = {one.faster.combination if one.faster else None for one in several}
     return choices.pop() if len(choices) == 1 else None
 
@@ -113,10 +114,10 @@ def _row(choice: Combination, judged: Sequence[RunsPick]) -> RecommendedRow:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How often NCCL's own choices, known from a log or from their time, are the emulated picks.
+    """How often NCCL's own choices, known from a log or from their time, equal the emulated picks.
 
     ``clear`` counts choices that a log shows, or whose time is nearer to one forced arm than to all others, beyond the
-    noise; ``nearest`` counts the rest, identified by the nearest time alone.
+    noise; ``nearest`` counts the remaining choices, identified only by the nearest time.
     """
 
     clear: int
@@ -127,10 +128,10 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRegret:
-    """``sizes`` are NCCL's picks against what was measured; ``splits`` where two smaller calls would be faster than
-    one; ``rows`` what the measurements support. ``skipped`` counts rows that could not be placed, by reason;
-    ``simulated`` are the files with simulated times. ``stand_in`` is a note if ``nccl`` stands in for another release,
-    else empty.
+    """What the runs show. ``sizes`` are NCCL's picks compared with what was measured. ``splits`` are calls that would
+    be faster as several smaller calls. ``rows`` are the rows of a decision table that the measurements support.
+    ``skipped`` counts rows that could not be placed, by reason; ``simulated`` are the files with simulated times.
+    ``stand_in`` is a note if ``nccl`` stands in for another release, else empty.
     """
 
     machine: str | None
@@ -145,12 +146,12 @@ class MeasuredRegret:
     measured: MeasuredArms = field(metadata=json_form(omitted=True))
 
     def count(self, verdict: PickVerdict) -> int:
-        """Sizes with this verdict."""
+        """Number of sizes with this verdict."""
         return sum(one.verdict is verdict for one in self.sizes)
 
 
 def of_arms(placed: MeasuredArms) -> MeasuredRegret:
-    """Everything that the arms show without a calibration."""
+    """Collects everything that the arms show without a calibration."""
     noises = judged.of_arms(placed)
     found = tuple(judged.judged(one, noises.get(judged.group_of(one.call))) for one in placed.calls)
     return MeasuredRegret(
@@ -175,9 +176,9 @@ def _agreement(sizes: Sequence[RunsPick]) -> Agreement:
 
 @dataclass(frozen=True, slots=True)
 class RunsQuery:
-    """Files to read: ``labelled`` files by what they forced (``Ring``, ``default``), ``files`` that say so themselves,
-    ``tables`` by their shipped name or path; ``nodes`` selects rows of tables, and is the number for files without
-    ranks.
+    """What to read. ``labelled``: pairs of what a file forced (``Ring``, ``default``) and the file. ``files`` say
+    themselves what they forced. ``tables``: names of shipped tables, or paths. ``nodes`` selects rows of tables, and is
+    the number of nodes of files that do not list ranks.
 
     The tables complete ``site``. ``noise_percent`` is by how much two equal runs differ, if the user knows it.
     """
@@ -199,8 +200,8 @@ class RunsQuery:
 def read(asked: RunsQuery) -> MeasuredArms:
     """The arms of one machine.
 
-    Errors: BadInput if machine or release are missing, a label is invalid, or a file forced something else than its
-    label; BadMeasurement for a file without times or with some that cannot be true.
+    BadInput if machine or release are missing, a label is invalid, or a file forced something else than its label.
+    BadMeasurement if a file has no times, or times that cannot be true.
     """
     given = Given(asked.site.nccl, asked.nodes, asked.gpus_per_node, by_round=True)
     sources = [
@@ -238,11 +239,12 @@ FIRST_CALLS = 4
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """A combination to force from ``low_bytes`` to ``high_bytes``: its 90 % interval reaches below the pick's time.
+    """A combination to force from ``low_bytes`` to ``high_bytes``, because its 90 % interval reaches below the pick's
+    time.
 
-    At ``bytes`` the possible gain is largest: the pick took ``pick_us``, the combination may take from ``low_us`` to
-    ``high_us`` by ``calibration``. ``possible_gain`` is the pick's time over ``low_us``, minus 1. ``measured`` is
-    whether the calibration has measured times of such calls anywhere; without, its interval is wide.
+    At ``bytes`` the possible gain is largest: the pick took ``pick_us``; according to ``calibration``, the combination
+    may take ``low_us`` to ``high_us``. ``possible_gain`` is the pick's time over ``low_us``, minus 1. ``measured``:
+    whether the calibration has measured times of such calls from any communicator; if not, the interval is wide.
     """
 
     collective: Collective
@@ -265,16 +267,17 @@ class NextRun:
 
     @property
     def variables(self) -> str:
-        """Variables that force it."""
+        """Variables that force the combination, as ``NAME=VALUE`` separated by spaces."""
         return f"NCCL_ALGO={self.combination.algorithm.name} NCCL_PROTO={self.combination.protocol.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class NextRuns:
-    """``runs``, the largest possible gain first; ``not_answered`` says why some calls have no calibrated times.
+    """What to run next. ``runs`` has the largest possible gain first; ``not_answered`` says why some calls have no
+    calibrated times.
 
-    ``first_calls`` are those on the largest number of nodes, as NCCL runs them, that tell most about the site's other
-    calls, the best first; empty on one node.
+    ``first_calls`` are the calls on the largest number of nodes, run by NCCL's own choice, that tell most about the
+    site's other calls, the best first; empty on one node.
     """
 
     runs: tuple[NextRun, ...]
@@ -285,7 +288,7 @@ class NextRuns:
 def next_runs(measured: MeasuredArms, calibration: str | None = None) -> NextRuns:
     """Combinations worth forcing next, for all calls whose pick was measured.
 
-    Errors if a ``calibration`` is named: BadInput if it has no answer for this machine; BadCalibration.
+    If a ``calibration`` is named: BadInput if it has no answer for this machine, BadCalibration if it is invalid.
     """
     groups: dict[tuple[object, ...], list[MeasuredCall]] = defaultdict(list)
     for one in measured.calls:
@@ -309,7 +312,7 @@ def next_runs(measured: MeasuredArms, calibration: str | None = None) -> NextRun
 
 
 def _first_calls(measured: MeasuredArms, calibration: str | None) -> tuple[TellingCall, ...]:
-    """Calls to measure first on the largest communicator; none on one node, or without a calibration."""
+    """Calls to measure first on the largest communicator; empty on one node, or without a calibration."""
     call = max((one.call for one in measured.calls), key=lambda each: (each.nodes, each.gpus_per_node))
     if call.nodes == 1:
         return ()

@@ -1,6 +1,6 @@
-"""Runs the frozen splits: fit to what is kept, predict what is held out, say how far off and how well covered.
+"""Runs the frozen splits: fits to the rows that are kept and tells how well the held-out rows are predicted.
 
-Shapes: times are in us, [call].
+Shapes: times are arrays in us with one element per call, [call].
 """
 
 from collections import defaultdict
@@ -30,11 +30,12 @@ COVERED_BETWEEN = 0.93  # of times between nodes: those of one table are off ali
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Errors of the predictions of one split: absolute logarithms of predicted over measured times, [row].
+    """Errors of the predictions of one split: ``off`` has the absolute logarithm of predicted over measured time per
+    row.
 
-    ``scatter``: the fit's scatter near each row; ``unit``: what the factor of the kind multiplies there. Between nodes,
-    with many rows of a site, they are half the interval for another day or release, and the remaining scatter of
-    similar calls before widening.
+    ``scatter``: the fit's scatter near each row. ``unit``: what the factor of the kind of extrapolation multiplies.
+    Between nodes, with many rows of a site, ``scatter`` is half the interval for another day or release, and ``unit``
+    is the scatter of similar calls before widening.
     """
 
     kind: CarriedOver
@@ -46,10 +47,11 @@ class Scores:
 
 
 def learn(scores: Iterable[Scores]) -> Factors:
-    """The conformal quantile for each kind of extrapolation: the (n + 1) x 0.9 smallest of n errors, splits weighed
-    alike.
+    """Learns a factor for each kind of extrapolation: the conformal quantile of its errors, every split with equal
+    weight.
 
-    For sizes the errors themselves; for the other kinds the additional error, as independent errors add.
+    For other sizes the errors themselves count. For other kinds the errors in addition to those count, as independent
+    errors add.
     """
     everything = list(scores)
     between = [_beside(each, 1.0) for each in everything if each.kind is CarriedOver.nodes]
@@ -63,7 +65,7 @@ def learn(scores: Iterable[Scores]) -> Factors:
 
 
 def learn_scaled(scores: Iterable[Scores]) -> Factors:
-    """The factors if all kinds are measured in units of the scatter."""
+    """Learns the factors if the errors of all kinds are in units of the scatter."""
     known = _tried(scores)
     never = max(known.values()) * _NEVER_TRIED
     return {kind: known.get(kind, never) for kind in ON_ONE_NODE}
@@ -79,7 +81,7 @@ def _tried(scores: Iterable[Scores]) -> Factors:
 
 
 def _beside(scores: Scores, scatters: float) -> Array:
-    """How many units the errors need in addition to this many scatters, [row]."""
+    """How many units, per row, the errors need in addition to ``scatters`` times the scatter."""
     more: Array = np.sqrt(np.maximum(scores.off**2 - (scatters * scores.scatter) ** 2, 0.0)) / scores.unit
     return more
 
@@ -135,7 +137,7 @@ def interpolated(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
 
 
 def carried(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
-    """Predicts the measured time of the same call, whatever else has changed."""
+    """Predicts the time that was measured for the same call, whatever else differs."""
     curves, times = _curves(fit), np.full(len(test), np.nan)
     for key, places in _places(test).items():
         if key in curves:
@@ -207,7 +209,7 @@ def _places(calls: MeasuredCalls) -> dict[tuple[int, ...], Ints]:
 
 
 def _curves(calls: MeasuredCalls) -> dict[tuple[int, ...], tuple[Array, Array]]:
-    """Logarithms of the sizes, ascending, and of the median time at each."""
+    """Logarithms of the sizes, ascending, and of the median time at each size, by kind of call."""
     curves = {}
     for key, places in _places(calls).items():
         by_size: dict[float, list[float]] = defaultdict(list)
@@ -227,7 +229,7 @@ FEWEST_ROWS = 8  # fewer say nothing of a kind alone
 class SplitResult:
     """One split: mean absolute errors by model (None if one has no answer), and what the intervals cover.
 
-    ``group`` names the splits it is averaged with: its kind, and whether several nodes were predicted.
+    ``group`` names the splits with which this one is averaged: the kind, and whether several nodes were predicted.
     """
 
     split: Split
@@ -240,7 +242,9 @@ class SplitResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Predicted:
-    """A split predicted by a calibration from the rows it keeps; the interval factors are not known yet."""
+    """A split, predicted by a calibration that is made from the rows to fit to; its interval factors are not known
+    yet.
+    """
 
     split: Split
     halves: Halves
@@ -288,14 +292,14 @@ def _one_thread() -> AbstractContextManager[object]:
 
 
 def error_of(split: Split) -> tuple[float, int]:
-    """The mean absolute error of the time model on a split, as a share, and the rows that are predicted."""
+    """The mean absolute error of the time model on a split, as a share, and the number of predicted rows."""
     predicted = _predict(split)
     test = predicted.halves.test
     return mean_absolute_error(np.exp(predicted.log_us), test.measured.times_us), len(test)
 
 
 def of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
-    """The scores of other machines; for kinds that only this machine was tried for, the scores of its other splits."""
+    """The scores of other machines. For kinds that were only tried on this machine, the scores of its other splits."""
     others = [score for score in scores if score.machine != split.machine]
     tried = {score.kind for score in others}
     own = [score for score in scores if score.kind not in tried and score.split != split]
@@ -303,7 +307,7 @@ def of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
 
 
 def predicted_times(calibration: Calibration, test: MeasuredCalls, *, same_machine: bool) -> CalibratedTimes:
-    """Times of rows by a calibration, [row], with the start of its first way of launching."""
+    """Times that a calibration predicts, one per row, with the start of its first way of launching."""
     calls = test.measured.calls
     of_places: dict[Place, list[int]] = defaultdict(list)
     for at, place in enumerate(test.places()):
@@ -325,7 +329,9 @@ def _predict(split: Split) -> _Predicted:
 
 
 def _scores(predicted: _Predicted) -> Scores | None:
-    """The errors to learn factors from; None for times between nodes that few rows of the site, or none, predict."""
+    """The errors from which factors are learnt; None for times between nodes that are predicted from few rows of the
+    site or none.
+    """
     if predicted.split.is_between_nodes:
         return _scores_between(predicted)
     kind, test = CarriedOver[predicted.split.kind], predicted.halves.test
@@ -387,12 +393,12 @@ def _mean_error(times_us: Array, test: MeasuredCalls) -> float | None:
 
 
 def mean_absolute_error(predicted_us: Array, measured_us: Array) -> float:
-    """The mean of abs(predicted / measured - 1) over times in us, [row]."""
+    """The mean of abs(predicted / measured - 1). Both arrays have one time in us per row."""
     return float(np.abs(predicted_us / measured_us - 1).mean())
 
 
 def summary(results: Sequence[SplitResult]) -> dict[str, dict[str, float | None]]:
-    """Mean errors by group of splits and model, with equal weights; None if a model has no answer."""
+    """Mean errors by group of splits and by model; every split has the same weight. None if a model has no answer."""
     mean_errors: dict[str, dict[str, float | None]] = {}
     for group in dict.fromkeys(each.group for each in results):
         own = [each for each in results if each.group == group]
@@ -405,7 +411,9 @@ def summary(results: Sequence[SplitResult]) -> dict[str, dict[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class SplitsAccuracy:
-    """``summary``: mean errors by kind of split and model, as shares; None if a model has no answer."""
+    """Results of all splits. ``summary``: mean errors by group of splits and by model, as shares; None if a model has
+    no answer.
+    """
 
     splits: tuple[SplitResult, ...]
     summary: Mapping[str, Mapping[str, float | None]]
@@ -413,6 +421,6 @@ class SplitsAccuracy:
 
 
 def of_splits(progress: Callable[[int, int], None] | None = None) -> SplitsAccuracy:
-    """Runs the splits; ``progress`` is called with how many of how many are done."""
+    """Runs the splits; ``progress`` is called with the number of finished splits and the number of all splits."""
     results, factors = run(progress)
     return SplitsAccuracy(results, summary(results), factors)

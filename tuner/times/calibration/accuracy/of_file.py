@@ -26,11 +26,11 @@ from tuner.times.timemodel.predict import CalibratedTimes, CalibrationChoice, ch
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Mean absolute errors as shares (|predicted / measured - 1|) and the share of times in 90 % intervals, over
-    ``rows``.
+    """Mean absolute errors as shares (|predicted / measured - 1|), and the share of times within the 90 % intervals.
 
-    ``half_width_90``: half an interval as a share of the time, mean; ``nccl_model_error`` is the error of NCCL's own
-    prediction. ``extrapolated`` counts the rows that the calibration has to extrapolate for.
+    Means are over ``rows`` rows. ``half_width_90``: mean of half an interval as a share of the time.
+    ``nccl_model_error`` is the error of NCCL's own prediction. ``extrapolated`` counts the rows that the calibration
+    has to extrapolate for.
     """
 
     rows: int
@@ -46,12 +46,12 @@ _NO_ROWS = {each.name: 0 if each.type is int else None for each in fields(Accura
 
 @dataclass(frozen=True, slots=True)
 class FileAccuracy:
-    """``collectives`` is None if the file only has sends and receives.
+    """How accurate a calibration is on a file. ``collectives`` is None if the file only has sends and receives.
 
     ``skipped`` counts the rows left out, by reason; ``reason`` says why this calibration was chosen.
 
-    ``problems`` are suspicious facts about rows that count; ``updated_by`` rows updated the calibration first and are
-    not judged. ``extrapolations`` count the judged rows by kind of extrapolation.
+    ``problems`` are suspicious facts about rows that count. ``updated_by`` is the number of rows that updated the
+    calibration first and are not judged. ``extrapolations`` counts the judged rows by kind of extrapolation.
     """
 
     file: str
@@ -65,7 +65,7 @@ class FileAccuracy:
     extrapolations: Mapping[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The collectives' keys on top, those of sends and receives below ``point_to_point``."""
+        """As JSON: keys of the collectives at the top level, keys of sends and receives below ``point_to_point``."""
         return {
             **(to_json(self.collectives) if self.collectives else _NO_ROWS),
             "calibration": self.calibration,
@@ -81,11 +81,11 @@ class FileAccuracy:
 def of_path(
     path: Path, site: Site, given: Given | None = None, calibration: str | None = None, update: Path | None = None
 ) -> FileAccuracy:
-    """Accuracy on a file, for a ``site`` and a ``calibration``, or for the ones that match the file.
+    """Measures the accuracy on a file, for a ``site`` and a ``calibration``, or for the ones that match the file.
 
-    ``update``: a file of rows of the same cluster, which the calibration is updated with first. ``given``: what files
-    do not say about their rows. Rows that the machine's links rule out are left out. Errors: BadMeasurement also where
-    the file cannot be read, or no row is left; BadInput if it does not say what was measured.
+    ``update``: a file with rows of the same cluster; they update the calibration first. ``given``: what files do not
+    say about their rows. Rows that the machine's links make impossible are left out. BadMeasurement if the file cannot
+    be read or no row is left. BadInput if the file does not say what was measured.
     """
     given = given or Given()
     table = calibrate.read_table(path, given)
@@ -109,7 +109,7 @@ def of_path(
 
 
 def _contradictions(table: Measurements, site: Site) -> Iterator[str]:
-    """Contradictions between the file and the site."""
+    """Yields contradictions between the file and the site."""
     head, machine = table.header, site.machine
     if site.stand_in:
         yield site.stand_in
@@ -126,7 +126,7 @@ def of_file(
 
     Rows of ``update`` move the calibration first, and are not judged.
 
-    Errors: BadMeasurement if there is no such row, BadInput and BadCalibration as :func:`choose`.
+    BadMeasurement if there is no such row. BadInput and BadCalibration as :func:`choose` raises them.
     """
     given = {_call(row) for row in update.blocks} if update is not None else set()
     table = replace(table, blocks=tuple(row for row in table.blocks if _call(row) not in given))
@@ -164,7 +164,7 @@ def of_file(
 
 
 def _call(row: SampleBlock) -> SampleBlock:
-    """What identifies a row, wherever it stands in a file."""
+    """The row without its run: what identifies it, wherever it is in a file."""
     return replace(row, run="")
 
 
@@ -191,7 +191,7 @@ def _skipped(table: Measurements, calls: MeasuredCalls | None, counted: Set[int]
 
 
 def _chosen(table: Measurements, rows: Sequence[SampleBlock], site: Site, calibration: str | None) -> CalibrationChoice:
-    """The calibration for the rows' largest communicator; that of the site, if the table names one."""
+    """The calibration for the largest communicator of the rows; the site's calibration if the table names a site."""
     if calibration is None and site.machine and any(row.nodes > 1 for row in rows):
         calibration = calibrations.of_site(table.header.site)
     row = max(rows, key=lambda each: (each.nodes, each.gpus_per_node))

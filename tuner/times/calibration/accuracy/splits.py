@@ -19,8 +19,8 @@ Rows = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One split. ``kind``: a name of :class:`CarriedOver` on one node; conditions are lists of allowed values by
-    column.
+    """One split. ``kind``: name of a :class:`CarriedOver`, the kind of extrapolation. Conditions are lists of allowed
+    values by column.
 
     ``bytes`` is the smallest of the held-out sizes.
     """
@@ -54,7 +54,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Halves:
-    """The rows to fit to, and those to predict."""
+    """The rows to fit to, and the rows to predict."""
 
     fit: MeasuredCalls
     test: MeasuredCalls
@@ -96,7 +96,7 @@ def shipped(name: str) -> MeasuredCalls:
 
 
 def matching(calls: MeasuredCalls, conditions: Mapping[str, Sequence[Any]]) -> Rows:
-    """A mask of the rows that meet all conditions, [row]."""
+    """Mask of the rows that meet all conditions, an array [row]."""
     kept = np.ones(len(calls), np.bool_)
     for name, values in conditions.items():
         kept &= _matching(calls, name, values)
