@@ -1,1 +1,3 @@
-"""Questions of users: what NCCL picks and why, where that changes, what it costs, what another machine would do."""
+"""Answers questions of users: what NCCL picks and why, where the pick changes, what it costs, what another machine
+would do.
+"""

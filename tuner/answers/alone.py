@@ -1,4 +1,4 @@
-"""One call, alone or in a group, with its channels, from which its order and schedule follow."""
+"""One call, by itself or in a group, with its channels, which determine its order of additions and its schedule."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ PAT_READ_FROM = "2.26.2"  # the first release whose PAT's steps were read
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """One call of ``bytes`` (NCCL's nBytes) in a group of its own, or among those of one group."""
+    """One call of ``bytes`` (NCCL's nBytes), launched by itself or together with the other calls of a group."""
 
     scenario: Scenario
     request: Request
@@ -45,12 +45,12 @@ class Alone:
 
     @property
     def pick(self) -> str:
-        """Algorithm and protocol of the pick: ``Ring/LL``."""
+        """Algorithm and protocol of the pick, such as ``Ring/LL``."""
         return f"{self.work.algorithm.name}/{self.work.protocol.name}"
 
     @property
     def title(self) -> str:
-        """The call in words."""
+        """Text that describes the call, its pick and the communicator."""
         call = f"{self.request.title} of {human_bytes(self.bytes)}"
         return f"{call}, {self.pick} on {len(self.work.shares)} channels, {self.scenario.heading}"
 
@@ -60,8 +60,8 @@ def calls_alone(
 ) -> list[Alone | NonClassicPath]:
     """The call of each size (nBytes): how it runs on an algorithm, or the path on which it bypasses algorithms.
 
-    ``together``: the calls are those of one group, in this order. Errors: BadInput for a root that is not a rank, where
-    nodes pick differently, and for a group that leaves the classic path; NoAlgorithm.
+    ``together``: the calls form one group, in this order. BadInput if the root is not a rank, if nodes pick
+    differently, or if a group leaves the classic path. NoAlgorithm if nothing can run.
     """
     if not 0 <= root < scenario.ranks:
         raise BadInput(f"{option('root')} {root}: valid: 0 to {scenario.ranks - 1}")
@@ -106,7 +106,7 @@ def pat_not_read(call: Alone) -> bool:
 
 
 def _check_agreement(scenario: Scenario, request: Request, sizes: Sequence[int]) -> None:
-    """BadInput if ranks of other nodes pick differently from rank 0: NCCL then hangs or gives wrong results."""
+    """Raises BadInput if ranks of other nodes pick differently from rank 0: NCCL then hangs or gives wrong results."""
     views = scenario.resolve().views_of_kinds
     if len(views) == 1:
         return
@@ -122,7 +122,7 @@ BY_LOADS = "its kernels load and store in peers' memory, and send no messages"
 
 @dataclass(frozen=True, slots=True)
 class ScheduledCall:
-    """A call in words, and what it sends."""
+    """A call: a text that describes it, and the schedule of what it sends."""
 
     title: str
     schedule: Schedule
@@ -143,9 +143,10 @@ def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) 
 
 
 def of_exchange(scenario: Scenario, asked: ExchangeQuery) -> ScheduledCall:
-    """AllToAll, Gather or Scatter of ``asked.sizes[0]`` bytes in all, or a send from ``asked.rank`` to ``asked.root``.
+    """The schedule of an AllToAll, Gather or Scatter of ``asked.sizes[0]`` bytes in all, or of a send from
+    ``asked.rank`` to ``asked.root``.
 
-    BadInput for calls that the release does not have.
+    BadInput if the release does not have the call.
     """
     resolved, (size,) = ResolvedScenario(scenario), asked.sizes
 

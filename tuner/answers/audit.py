@@ -1,4 +1,4 @@
-"""A check-up for any tuner plugin: run in the real libnccl on simulated GPUs, over releases, shapes and calls."""
+"""Checks a tuner plugin: runs it in the real libnccl on simulated GPUs, over releases, shapes and calls."""
 
 import contextlib
 import os
@@ -44,9 +44,10 @@ DRIFTS, BY_RANK, BY_ORDER, BY_PLACE, BY_CLOCK = "repeat", "rank", "order", "plac
 
 @dataclass(frozen=True, slots=True)
 class ChangedCall:
-    """A call that the tuner changes: what NCCL takes without it and with it, and how much longer by NCCL's own times.
+    """A call that the tuner changes: NCCL's choices without and with the tuner, and how much longer the latter takes by
+    NCCL's times.
 
-    ``percent`` is below 0 where NCCL's own time is less, and None if it has no time for what is taken.
+    ``percent`` is negative if the choice with the tuner takes less time, and None if NCCL has no time for it.
     """
 
     collective: Collective
@@ -58,12 +59,12 @@ class ChangedCall:
 
 @dataclass(frozen=True, slots=True)
 class AuditedRun:
-    """The tuner on one shape with one release. ``interface``: the version of the tuner interface that NCCL calls it by,
-    None if NCCL never calls it.
+    """The tuner on one shape with one release. ``interface``: the version of the tuner interface through which NCCL
+    calls the tuner, None if NCCL never calls it.
 
-    ``least_questions`` to ``most_questions``: how often NCCL asks it about one call. ``query_us`` is the median time of
-    a question, ``slowest_query_us`` the longest. ``new_here``: how many calls run differently than under the release
-    before in the list, although NCCL alone runs them equally.
+    ``least_questions`` to ``most_questions``: how often NCCL asks the tuner about one call. ``query_us`` is the median
+    time of a question, ``slowest_query_us`` the longest. ``new_here``: how many calls run differently than under the
+    previous release in the list, although NCCL without the tuner runs them in the same way.
     """
 
     nccl: str
@@ -80,13 +81,13 @@ class AuditedRun:
 
     @property
     def place(self) -> str:
-        """Release and shape in words, as findings name them."""
+        """The release and shape as findings name them."""
         return f"NCCL {self.nccl} on {self.ranks} ranks of {self.nodes} node{'s' * (self.nodes > 1)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What was found of a tuner's library, which exports these versions of NCCL's tuner interface."""
+    """Result of checking a tuner's library. ``interfaces``: the versions of NCCL's tuner interface that it exports."""
 
     library: Path
     sha256: str
@@ -96,17 +97,17 @@ class Audit:
 
     @property
     def asked(self) -> bool:
-        """Whether any release asks it at all."""
+        """Whether any release asks the tuner at all."""
         return any(run.interface is not None for run in self.runs)
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was found but notes."""
+        """Whether all findings are notes."""
         return all(each.severity is Severity.NOTE for each in self.findings)
 
 
 def interfaces(file: Path) -> tuple[int, ...]:
-    """Versions of NCCL's tuner interface that a library exports. BadInput for a file that is no library, or no tuner.
+    """Versions of NCCL's tuner interface that a library exports. BadInput if the file is not a library, or not a tuner.
 
     The file is not loaded.
     """
@@ -122,7 +123,9 @@ def interfaces(file: Path) -> tuple[int, ...]:
 
 
 def taken_by(nccl: str, offered: Sequence[int]) -> int | None:
-    """The interface by which a release asks a library that offers these; None if it takes none of them."""
+    """The interface through which a release asks a library that offers these versions; None if the release uses none of
+    them.
+    """
     loaded = release.load(nccl)
     if not loading.has_plugins(loaded):
         return None
@@ -132,7 +135,9 @@ def taken_by(nccl: str, offered: Sequence[int]) -> int | None:
 
 
 def by_default() -> list[str]:
-    """The newest release here of each way to ask a tuner and to read its answer, of those that hand out costs."""
+    """For each way to ask a tuner and read its answer: the newest available release. Only releases that pass costs to
+    tuners count.
+    """
     newest: dict[object, str] = {}
     for name in release.names():
         plugin = release.load(name).plugin
@@ -149,10 +154,11 @@ def audit(
     timeout_s: float,
     begun: Callable[[Scenario], None] = lambda _: None,
 ) -> Audit:
-    """Audit the tuner of a library on each communicator, whose releases of one shape stand oldest first.
+    """Checks the tuner of a library on each communicator; scenarios of the same shape must be sorted from old to new
+    releases.
 
-    ``begun`` is called before each. Errors: BadInput for a file that is no tuner, or a release that hands out no costs;
-    OracleUnavailable and OracleFailed if libnccl cannot be asked, or fails without the tuner.
+    ``begun`` is called before each communicator. BadInput if the file is not a tuner, or if a release passes no costs
+    to tuners. OracleUnavailable if libnccl cannot be run, OracleFailed if it fails without the tuner.
     """
     offered = interfaces(file)
     faults = _Faults()
@@ -180,7 +186,7 @@ def audit(
 
 
 class _Faults:
-    """Faults as they are seen, from which each code makes one finding."""
+    """Collects faults as they are seen; each code becomes one finding."""
 
     def __init__(self) -> None:
         self._runs: dict[str, list[AuditedRun]] = defaultdict(list)
@@ -190,13 +196,13 @@ class _Faults:
     def of(
         self, name: str, severity: Severity, run: AuditedRun, calls: Sequence[LaunchedCall] = (), **facts: object
     ) -> None:
-        """Notes a fault that these calls of a run show; the finding has the facts of the first one."""
+        """Notes a fault that these calls of a run show; the finding has the facts that were noted first."""
         self._kinds.setdefault(name, (severity, facts))
         self._runs[name].append(run)
         self._calls[name].extend(calls)
 
     def findings(self) -> Iterator[Finding]:
-        """A finding for each kind of fault, the worst first."""
+        """Yields a finding for each kind of fault, the worst first."""
         for severity in Severity:
             for name, (kind, facts) in self._kinds.items():
                 if kind is severity:
@@ -219,8 +225,8 @@ class _Stopped(Exception):
 
 
 class _Run:
-    """A tuner on one communicator, asked in several processes: first as usual, then in reverse order, at a later
-    time and on another host.
+    """Asks a tuner on one communicator in several processes: first as usual, then in reverse order, at a later time,
+    and on another host.
     """
 
     def __init__(self, file: Path, scenario: Scenario, run: AuditedRun, timeout_s: float, faults: _Faults) -> None:
@@ -263,8 +269,8 @@ class _Run:
         self.faults.of(name, severity, self.run, calls, **facts)
 
     def _at_home(self, calls: Sequence[LaunchedCall], first: dict[LaunchedCall, TunedCall]) -> None:
-        """Asks on rank 0, and compares with the same call asked again, with every other rank, and with a second
-        pass.
+        """Asks on rank 0, then repeats each call, asks it on every other rank, makes a second pass, and compares the
+        answers.
         """
         with self._opened() as ask:
             again = []
@@ -318,7 +324,7 @@ class _Run:
             raise _Stopped from None
 
     def _answered(self, tuned: TunedCall) -> None:
-        """What is wrong with one answer by itself."""
+        """Notes the faults that a single answer shows."""
         if any(each.outside for each in tuned.questions):
             self._found("outside", Severity.FAULT, tuned.call)
         if not tuned.questions:
@@ -349,7 +355,9 @@ class _Run:
 
 
 def _calls(oracle: Oracle, collectives: Sequence[Collective], sizes: Sequence[int]) -> list[LaunchedCall]:
-    """Calls of float32 sums, of the nearest sizes that the collectives have on the oracle's ranks."""
+    """The calls to ask about: float32 sums, of the nearest sizes that each collective can have on the oracle's
+    ranks.
+    """
     fitting = dict.fromkeys(
         (kind, oracle.reachable(kind, DataType.float32, size)[0]) for kind, size in product(collectives, sizes)
     )
@@ -357,12 +365,12 @@ def _calls(oracle: Oracle, collectives: Sequence[Collective], sizes: Sequence[in
 
 
 def _changed(said: PluginQuestion) -> NDArray[np.bool_]:
-    """Cells of the cost table that the tuner changed, compared bit by bit."""
+    """Mask of the cells of the cost table that the tuner changed, compared bit by bit."""
     return np.asarray(said.before_us.view(np.uint32) != said.after_us.view(np.uint32))
 
 
 def _answer(tuned: TunedCall) -> tuple[object, ...]:
-    """All that a tuner says to a call, for comparing."""
+    """Everything that a tuner answers for a call, for comparison."""
     return tuple(
         (each.channels, each.result, each.after_us[cells].tobytes(), cells.tobytes())
         for each in tuned.questions
@@ -371,7 +379,7 @@ def _answer(tuned: TunedCall) -> tuple[object, ...]:
 
 
 def _ran(tuned: TunedCall) -> tuple[object, ...] | None:
-    """What was launched, without the threads, which follow from the rest."""
+    """The launched algorithm, protocol and channels; the threads follow from these. None if no choice is known."""
     choice = tuned.choice
     return None if choice is None else (choice.algorithm, choice.protocol, choice.channels)
 
@@ -390,8 +398,8 @@ def _changes(answers: Iterable[tuple[TunedCall, TunedCall]]) -> Iterator[Changed
 
 
 def _new(before: Answers | None, now: Answers) -> list[LaunchedCall] | None:
-    """Calls that run differently than under the release before, although NCCL alone runs them equally; None for the
-    first release.
+    """Calls that run differently than under the previous release, although NCCL without the tuner runs them in the same
+    way; None for the first release.
     """
     if before is None:
         return None

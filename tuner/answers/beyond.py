@@ -1,7 +1,7 @@
 """Differences of two communicators besides the algorithm and protocol of a call: what an upgrade may change.
 
-Channels, graphs, where LL128 is legal, symmetric kernels and defaults of variables are emulated or from tables; buffer
-sizes, chunks and point-to-point channels are asked of libnccl (:func:`library_differences`).
+Channels, graphs, where LL128 is legal, symmetric kernels and defaults of variables are emulated or from tables. Libnccl
+is asked for buffer sizes, chunks and point-to-point channels (:func:`library_differences`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ SYMMETRIC = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatte
 
 @dataclass(frozen=True, slots=True)
 class OtherChange:
-    """One thing that differs: its topic, its name, both values in words, and who gave the answer.
+    """One thing that differs: its topic, its name, both values as texts, and the source of the values.
 
     A value is None if that side does not have it, such as a variable that the release does not read.
     """
@@ -46,7 +46,9 @@ class OtherChange:
 
 
 def differences(before: Scenario, after: Scenario) -> list[OtherChange]:
-    """All differences that are emulated or recorded, topic by topic. Errors: BadInput, BadTopology."""
+    """All differences that are emulated or recorded, topic by topic. BadInput or BadTopology if a scenario is
+    invalid.
+    """
     old, new = (Selection(scenario.communicator()) for scenario in (before, after))
     found = [
         difference
@@ -57,7 +59,7 @@ def differences(before: Scenario, after: Scenario) -> list[OtherChange]:
 
 
 def between(topic: str, before: Mapping[str, str], after: Mapping[str, str], source: str) -> Iterator[OtherChange]:
-    """Yields a change for each fact that differs; ``before`` and ``after`` map names of facts to words."""
+    """Yields a change for each value that differs; ``before`` and ``after`` map names to values as texts."""
     for name in dict.fromkeys((*before, *after)):
         if before.get(name) != after.get(name):
             yield OtherChange(topic, name, before.get(name), after.get(name), source)
@@ -93,7 +95,7 @@ def _of_graph(graph: Graph) -> dict[str, str]:
 
 
 def _ll128(selection: Selection) -> dict[str, str]:
-    """The algorithms whose bandwidth with LL128 is not 0."""
+    """By collective, the names of the algorithms whose bandwidth with LL128 is not 0."""
     bandwidths_gbs = selection.tables.bandwidth_gbs[:, :, Protocol.LL128]
     return {
         collective.name: ", ".join(each.name for each in Algorithm if bandwidths_gbs[collective, each] > 0) or "none"
@@ -102,7 +104,7 @@ def _ll128(selection: Selection) -> dict[str, str]:
 
 
 def _symmetric(selection: Selection) -> dict[str, str]:
-    """Kernels of calls on symmetric windows, by ranges of the sizes that are powers of two."""
+    """By collective, the kernels of calls on symmetric windows, for ranges of sizes that are powers of two."""
     return {collective.name: _kernels(selection, collective) for collective in SYMMETRIC}
 
 
@@ -154,7 +156,9 @@ ASKED_BYTES = tuple(1 << power for power in range(10, 31, 5))  # 1 KiB to 1 GiB
 def library_differences(
     before: Scenario, after: Scenario, requests: Sequence[Request], timeout_s: float
 ) -> list[OtherChange]:
-    """Differences besides the choice, as two libnccl have them. Errors: OracleUnavailable, OracleFailed."""
+    """Differences besides the choice, as two libraries show them. OracleUnavailable if a libnccl cannot be run,
+    OracleFailed if it fails.
+    """
     old, new = (_facts(scenario, requests, timeout_s) for scenario in (before, after))
     return [each for topic in old for each in between(topic, old[topic], new[topic], BY_LIBRARY)]
 
@@ -185,7 +189,7 @@ def _facts(scenario: Scenario, requests: Sequence[Request], timeout_s: float) ->
 def _memory(scenario: Scenario, requests: Sequence[Request], timeout_s: float) -> Iterator[tuple[str, str]]:
     """Device memory of the rank that uses most, after initialisation and after calls of :data:`ASKED_BYTES`.
 
-    Empty for more than :data:`MOST_RANKS_BILLED` ranks, nodes that differ and NVLink domains.
+    Nothing is measured for more than :data:`MOST_RANKS_BILLED` ranks, nodes that differ, or NVLink domains.
     """
     configuration, ranks = scenario.oracle_configuration(), scenario.resolve().ranks
     if ranks > MOST_RANKS_BILLED or configuration.domains or configuration.others:

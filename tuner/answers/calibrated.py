@@ -1,7 +1,7 @@
 """Calibrated times beside NCCL's own: which calibration answers for a scenario, and what it predicts for picks.
 
-An answer names its calibration and says what was carried over, or why there are no calibrated times. Picks are NCCL's
-in any case.
+An answer names its calibration and what it extrapolates over, or says why there are no calibrated times. Calibrations
+never change NCCL's picks.
 """
 
 import math
@@ -33,11 +33,11 @@ DIGITS = 6  # of times in records; calibrations have five
 
 @dataclass(frozen=True, slots=True)
 class TimesWanted:
-    """Which calibrated times are wanted: those of this ``calibration`` (name or file), or of the one that fits the
+    """Which calibrated times are wanted: by ``calibration`` (name or file), or by the calibration that fits the
     machine.
 
-    ``beside_nccl``: show them beside NCCL's own times, and only NCCL's if no calibration fits; without it a calibration
-    is required.
+    ``beside_nccl``: show calibrated times beside NCCL's own, and only NCCL's if no calibration fits; if False, a
+    calibration is required.
     """
 
     beside_nccl: bool
@@ -55,10 +55,10 @@ class NoCalibration:
 class CalibratedEstimate:
     """The calibrated time of a call. ``measured``: whether its combination was measured for its collective.
 
-    ``widths`` are the parts of its interval: squares of half the width in the time's logarithm, by what is carried over
-    and to which release, number of nodes and so on. ``combination`` is the calibration's name with the numbers of
-    collective, algorithm and protocol; ``call`` encodes everything else that the time depends on. ``site_call``, for
-    calls between nodes, says which part of the error other calls of the site share.
+    ``widths`` are the parts of the interval: squares of half the width in the time's logarithm, by kind of
+    extrapolation and by target (release, number of nodes and so on). ``combination`` is the calibration's name with the
+    ids of collective, algorithm and protocol; ``call`` encodes everything else that the time depends on. ``site_call``,
+    for calls between nodes, says which part of the error other calls of the site share.
     """
 
     time: TimeInterval = field(metadata=json_form(merged=True))
@@ -71,10 +71,11 @@ class CalibratedEstimate:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationUsed:
-    """The calibration that answered, why it was chosen, and how its calls were launched; without a name: why none did.
+    """The calibration that answered, why it was chosen, and how its calls were launched. ``name`` is None if no
+    calibration answers; ``reason`` then says why.
 
-    ``carried_over`` lists what measured times were carried over to for any of the calls. ``not_measured`` lists
-    combinations that were never measured for the collective, so that their times are extrapolated.
+    ``carried_over`` lists the extrapolations that any of the calls need. ``not_measured`` lists combinations that were
+    never measured for the collective, so that their times are extrapolated.
     """
 
     name: str | None
@@ -90,10 +91,10 @@ Answering: TypeAlias = TimeModel | NoCalibration
 def answering(
     wanted: TimesWanted, scenario: Scenario, selection: Selection, buffers: Buffers = Buffers.plain
 ) -> Answering:
-    """Calibration that answers for the scenario's communicator, or the reason why none does.
+    """The calibration that answers for the scenario's communicator, or the reason why no calibration does.
 
-    Errors: BadInput for an unknown calibration, and if none answers and NCCL's times are not wanted beside it;
-    BadCalibration for a file that is no calibration.
+    BadInput if the calibration is unknown, or if none answers although one is required. BadCalibration if a file is not
+    a calibration.
     """
     reason = _not_measured(selection, buffers)
     if reason is None and wanted.calibration is not None:
@@ -109,7 +110,7 @@ def answering(
 
 
 def estimates(model: TimeModel, request: Request, picks: Picks) -> list[CalibratedEstimate]:
-    """Estimates of what is launched for each size, [size]."""
+    """Estimates of what is launched, one per size."""
     by_place: dict[int, CalibratedEstimate] = {}
     for where, calls in features.by_combination(model.selection, request, picks):
         by_place |= zip(where.tolist(), _alike(model, request, calls, calls.algo_proto), strict=True)
@@ -153,7 +154,7 @@ def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> 
 
 
 def _to(kind: CarriedOver, model: TimeModel) -> object:
-    """What times are carried over to, such as a release or machine; two calls with the same target share its error."""
+    """The target of an extrapolation, such as a release or machine; two calls with the same target share its error."""
     communicator = model.selection.communicator
     if kind is CarriedOver.release:
         return communicator.release.name
@@ -165,7 +166,7 @@ def _to(kind: CarriedOver, model: TimeModel) -> object:
 def of_algo_proto(
     model: TimeModel, request: Request, sizes: Sequence[int], algo_proto: AlgoProto
 ) -> list[CalibratedEstimate]:
-    """Estimates of calls that an algorithm and protocol are forced on, [size]. ``sizes`` are NCCL's nBytes."""
+    """Estimates, one per size, of calls with a forced algorithm and protocol. ``sizes`` are NCCL's nBytes."""
     nbytes = np.array(sizes, np.uint64)
     channels, threads = model.selection.launched(request, nbytes, algo_proto)
     algorithm, protocol = (np.full(nbytes.shape, number, np.int8) for number in algo_proto)
@@ -176,7 +177,7 @@ def of_algo_proto(
 def of_combinations(
     model: TimeModel, request: Request, sizes: Sequence[int], names: Iterable[str]
 ) -> dict[str, list[CalibratedEstimate]]:
-    """Estimates of calls that several combinations are forced on, by the combination's name (``Ring/LL``)."""
+    """Estimates of calls with each of several forced combinations, by the combination's name (``Ring/LL``)."""
     numbers = {f"{algorithm.name}/{protocol.name}": (algorithm, protocol) for algorithm, protocol in ALGO_PROTOS}
     return {name: of_algo_proto(model, request, sizes, numbers[name]) for name in names}
 
@@ -184,7 +185,9 @@ def of_combinations(
 def of_launches(
     model: TimeModel, request: Request, sizes: Sequence[int], launches: Sequence[Choice], nccl_us: Sequence[float]
 ) -> list[CalibratedEstimate]:
-    """Estimates of calls by these choices, [size]. ``sizes`` are NCCL's nBytes, ``nccl_us`` the times it predicts."""
+    """Estimates of calls that are launched with these choices, one per size. ``sizes`` are NCCL's nBytes, ``nccl_us``
+    are NCCL's predictions.
+    """
     if not launches:
         return []
     return estimates(
@@ -202,7 +205,9 @@ def of_launches(
 
 
 def used(answers: Answering, named_estimates: Iterable[tuple[str, CalibratedEstimate]] = ()) -> CalibrationUsed:
-    """Calibration that answered, with what the estimates carry over, each with the name of its combination."""
+    """The calibration that answered, with the extrapolations that the estimates need. Each estimate comes with the name
+    of its combination.
+    """
     if isinstance(answers, NoCalibration):
         return CalibrationUsed(None, answers.reason)
     several = list(named_estimates)
@@ -220,14 +225,16 @@ def used(answers: Answering, named_estimates: Iterable[tuple[str, CalibratedEsti
 
 
 def merged(several: Sequence[CalibrationUsed]) -> CalibrationUsed:
-    """Merges the answers of one calibration; where there is none, keeps the one reason."""
+    """Merges answers of the same calibration; without a calibration, keeps the common reason."""
     carried = dict.fromkeys(kind for each in several for kind in each.carried_over)
     never = dict.fromkeys(name for each in several for name in each.not_measured)
     return replace(several[0], carried_over=tuple(carried), not_measured=tuple(never))
 
 
 def together(times: Iterable[TimeInterval]) -> TimeInterval:
-    """Time of the calls one after the other. The calibration's error is common to all calls, so bounds are added."""
+    """Time of the calls made one after the other. The calibration's error is common to all calls, so bounds are
+    added.
+    """
     several = list(times)
     return TimeInterval(
         sum(each.time_us for each in several),
@@ -237,7 +244,9 @@ def together(times: Iterable[TimeInterval]) -> TimeInterval:
 
 
 def _model(scenario: Scenario, selection: Selection, calibration: str | None) -> TimeModel:
-    """The model of a scenario; with hardware unlike the machine's, times are carried over as to another machine."""
+    """The time model of a scenario. If its hardware differs from the machine's, times are extrapolated as to another
+    machine.
+    """
     machine = None if scenario.others else scenario.site
     chosen = predict.choose(selection.communicator, machine, calibration)
     if not scenario.hardware:
@@ -253,7 +262,7 @@ def _model(scenario: Scenario, selection: Selection, calibration: str | None) ->
 
 
 def _not_measured(selection: Selection, buffers: Buffers) -> str | None:
-    """Why there are no measured times of such calls on any machine; None if there are."""
+    """Why there are no measured times of such calls on any machine; None if there are such times."""
     if buffers is not Buffers.plain:
         return f"no calibrated times of {buffers.name} buffers: plain ones only were measured"
     if not selection.communicator.nodes_are_alike:
@@ -270,7 +279,7 @@ class CalibratedRatio:
     """A calibrated time divided by another, with bounds. ``measured``: whether both combinations were measured for the
     collective.
 
-    ``extrapolated`` says which side is extrapolated, and over what; empty for neither.
+    ``extrapolated`` says which side is extrapolated, and over what; empty if neither is.
     """
 
     ratio: float
@@ -300,11 +309,12 @@ class CalibratedDifference:
 def ratio(before: CalibratedEstimate, after: CalibratedEstimate) -> CalibratedRatio:
     """The time after a change divided by the time before it, with bounds.
 
-    A calibration's error is partly common to many calls, and how much is common is not known. So bounds are added,
-    except in two cases. A call that is the same on both sides takes the same time. And where both sides run the same
-    combination on one node, what both carry over to the same place (a machine that was not measured, say) cancels: of
-    such pairs in public measurements of other machines (DGX H100 by B200's calibration, B200 by H100's) the bounds then
-    hold 89 to 99 %. Between nodes both sides are of one site, and the covariances of its calls say what cancels.
+    A calibration's error is partly common to many calls, and how much is common is not known. So bounds are added, with
+    these exceptions. A call that is the same on both sides takes the same time. If both sides run the same combination
+    on one node, the error of an extrapolation to the same target (such as a machine that was not measured) cancels. The
+    bounds then hold for 89 to 99 % of such pairs in public measurements of other machines (DGX H100 by B200's
+    calibration, B200 by H100's). Between nodes both sides are on the same site, and the covariances of its calls say
+    what cancels.
     """
     middle, low, high = (float(f"{value:.6g}") for value in _bounds(before, after))
     return CalibratedRatio(middle, low, high, before.measured and after.measured, _extrapolated(before, after))
@@ -318,8 +328,8 @@ def _extrapolated(before: CalibratedEstimate, after: CalibratedEstimate) -> str:
 
 
 def difference(pairs: Iterable[tuple[CalibratedEstimate, CalibratedEstimate, float]]) -> CalibratedDifference:
-    """Difference over calls made one after the other; each pair is the time before, the time after, and the number
-    of calls.
+    """Difference of the total time of calls made one after the other. Each element is the time before, the time after,
+    and the number of calls.
     """
     before_us = before_low_us = before_high_us = us = low_us = high_us = 0.0
     for before, after, calls in pairs:
@@ -374,9 +384,9 @@ class CalibratedCalls(Framed):
     """Times of NCCL's picks by a calibration, one element per size, in us with 90 % intervals, float64.
 
     ``bytes`` are NCCL's nBytes, ``algorithm`` and ``protocol`` the picks, which no calibration changes. ``measured``:
-    whether that combination was measured for the collective; where not, the time is an extrapolation. ``calibration``
-    names the one that answered and says why it was chosen; ``launch`` is how its calls were launched, and
-    ``carried_over`` what was carried over to these.
+    whether that combination was measured for the collective; if not, the time is an extrapolation. ``calibration``
+    names the calibration that answered and says why it was chosen; ``launch`` is how its calls were launched, and
+    ``carried_over`` lists the extrapolations.
     """
 
     bytes: SizeArray
@@ -401,9 +411,9 @@ class CalibratedCalls(Framed):
 def calls(
     scenario: Scenario, selection: Selection, request: Request, sizes: ArrayLike, calibration: str | None
 ) -> CalibratedCalls:
-    """Times of the picks of ``sizes`` by a calibration by name or file, or by the one that fits the machine.
+    """Times of the picks of ``sizes``, by the calibration with this name or file, or by the one that fits the machine.
 
-    Errors: NoAlgorithm, BadInput and BadCalibration.
+    NoAlgorithm if nothing can run, BadInput if no calibration answers, BadCalibration if a file is not a calibration.
     """
     model = answering(TimesWanted(False, calibration), scenario, selection, request.buffers)
     assert isinstance(model, TimeModel)  # as NCCL's own are not wanted beside

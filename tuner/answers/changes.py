@@ -1,4 +1,4 @@
-"""A scenario with changes applied, given in words such as nodes=4, as ``nccl-tuner diff`` takes them."""
+"""Applies changes to a scenario, written like nodes=4, as ``nccl-tuner diff`` takes them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
@@ -30,9 +30,10 @@ if TYPE_CHECKING:  # with the time model, which a plain pick does without
 
 
 def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
-    """The scenario after each KEY=VALUE, in order; keys are those of :data:`KEYS`, and NCCL's variables.
+    """The scenario after applying each KEY=VALUE in order; a key is one of :data:`KEYS` or a variable of NCCL.
 
-    Errors: BadInput for an unknown key, a value it cannot have or two of them; UnknownRelease, BadConstants.
+    BadInput if a key is unknown, has an impossible value, or has two values. UnknownRelease or BadConstants for such
+    values.
     """
     for several in _values_of_keys(assignments).values():
         if len(several) > 1:
@@ -54,7 +55,8 @@ def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
 
 
 def each_of(assignments: Sequence[str]) -> list[tuple[str, ...]]:
-    """The changes to compare with: where keys have several values (``nodes=4 nodes=8``), every combination of them.
+    """The sets of changes to compare with: if keys have several values (``nodes=4 nodes=8``), every combination of
+    these.
 
     Changes of devices by name add up instead (``remove-nic=mlx5_0 remove-nic=mlx5_1``).
     """
@@ -81,7 +83,7 @@ def _nccl(scenario: Scenario, value: str) -> Scenario:
 
 
 def _machine(scenario: Scenario, value: str) -> Scenario:
-    """The scenario on another machine, without what completed the old one and without the tuner of its images."""
+    """The scenario on another machine, without the details of the old machine and without the tuner of its images."""
     other = replace(
         scenario,
         machine=value,
@@ -199,10 +201,10 @@ KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {
 
 @dataclass(frozen=True, slots=True)
 class AtSize:
-    """Both picks at one size; ``ratio`` is the predicted time after over the one before, each by its own side's model.
+    """Both picks at one size; ``ratio`` is the predicted time after over the time before, each by its own side's model.
 
     The ratio is None if either pick bypasses the algorithms, since its time comes from another model; bandwidths are
-    None if no model gives a time. ``calibrated`` are calibrated times, where they were asked for.
+    None if no model gives a time. ``calibrated`` are calibrated times, if they were asked for.
     """
 
     collective: str
@@ -216,7 +218,7 @@ class AtSize:
 
 
 def at_sizes(before: "Side", after: "Side", request: Request, sizes: Sequence[int]) -> list[AtSize]:
-    """Picks of both sides at ``sizes`` (nBytes), of rank 0. Errors: NoAlgorithm and BadInput, which name the side."""
+    """Picks of both sides at ``sizes`` (nBytes), as rank 0 sees them. NoAlgorithm and BadInput name the side."""
     nbytes = np.array(sizes, np.uint64)
     old, new = (side.picks(request, nbytes) for side in (before, after))
     return [

@@ -1,4 +1,4 @@
-"""NCCL's picks over sizes and node counts: the records behind maps of choices."""
+"""NCCL's picks over sizes and node counts: the records that maps of choices show."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,10 +21,10 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Choices(Framed):
-    """Picks as rank 0 sees them, [nodes][bytes]; ``algorithm`` and ``protocol`` are NCCL's numbers.
+    """Picks as rank 0 sees them, arrays [nodes][bytes]; ``algorithm`` and ``protocol`` are NCCL's ids.
 
-    Arrays are int8, int64 and float32; ``bytes`` is uint64 [bytes], NCCL's nBytes. Where NCCL finds nothing to run,
-    algorithm and protocol are -1, channels and threads 0, and the time is not a number.
+    Arrays are int8, int64 and float32; ``bytes`` is uint64 [bytes], NCCL's nBytes. If NCCL finds nothing to run,
+    algorithm and protocol are -1, channels and threads 0, and the time is NaN.
     """
 
     nodes: tuple[int, ...]
@@ -51,9 +51,10 @@ def choices(
     nodes: Sequence[int],
     progress: Callable[[], None] = lambda: None,
 ) -> Choices:
-    """The picks of ``sizes`` (nBytes, ascending, at least one) on each of ``nodes`` nodes, not on the scenario's own.
+    """The picks of ``sizes`` (nBytes, ascending, at least one) with each number of nodes in ``nodes``, not with the
+    scenario's.
 
-    ``progress`` is called after each of them. Errors: BadInput for what the emulator refuses, one rank among it.
+    ``progress`` is called after each number. BadInput for what the emulator refuses, such as a single rank.
     """
     rows = []
     for count in nodes:
@@ -64,9 +65,9 @@ def choices(
 
 
 def picks(selection: Selection, request: Request, sizes: SizeArray, table_us: FloatArray | None = None) -> Picks:
-    """The picks of ``sizes`` (ascending, at least one); where there is nothing to run as in :class:`Choices`.
+    """The picks of ``sizes`` (ascending, at least one); if there is nothing to run, values are as in :class:`Choices`.
 
-    There is nothing below one element in each part of nBytes, nor beyond the largest size that NCCL takes.
+    There is nothing to run below one element in each part of nBytes, nor above the largest size that NCCL accepts.
     ``table_us``: the cost table of the sizes from one element on, if known.
     """
     shape = sizes.shape
@@ -91,7 +92,7 @@ def picks(selection: Selection, request: Request, sizes: SizeArray, table_us: Fl
 
 
 def _picked(selection: Selection, request: Request, sizes: SizeArray, table_us: FloatArray | None) -> Picks | None:
-    """The picks of the sizes, or None for a size where nothing can run; None for buffers that some sizes cannot use."""
+    """The picks of the sizes; None if nothing can run for some size, or if some size cannot use the buffers."""
     if not len(sizes) or request.symmetric:
         return None
     try:
@@ -103,19 +104,21 @@ def _picked(selection: Selection, request: Request, sizes: SizeArray, table_us: 
 
 
 def changed(before: Choices, after: Choices) -> NDArray[np.bool_]:
-    """Whether algorithm or protocol changes: true or false, numbers [size] as in both."""
+    """Mask: whether algorithm or protocol changes. It has a truth value for each number of nodes and size."""
     differ: NDArray[np.bool_] = (before.algorithm != after.algorithm) | (before.protocol != after.protocol)
     return differ
 
 
 def ratio(before: Choices, after: Choices) -> FloatArray:
-    """Predicted time after over before, [nodes][bytes], each by its own constants; nan where either has no time."""
+    """Predicted time after over before, [nodes][bytes], each by its own constants; NaN if either has no time."""
     return after.time_us / before.time_us
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """``time_us`` is [cell][size], not a number where NCCL ignores the cell; ``picks`` has one row."""
+    """Times of combinations over sizes. ``time_us`` is [combination][size], NaN if NCCL ignores the combination;
+    ``picks`` has one row.
+    """
 
     algo_protos: tuple[AlgoProto, ...]
     time_us: FloatArray
@@ -134,7 +137,8 @@ class Curves:
 
 
 def curves(scenario: Scenario, request: Request, sizes: SizeArray) -> Curves:
-    """Times of the cells that the call may use at ``sizes`` (nBytes, ascending, at least one), as rank 0 sees them.
+    """Times of the combinations that the call may use at ``sizes`` (nBytes, ascending, at least one), as rank 0 sees
+    them.
 
     Errors: BadInput for what the emulator refuses, NoAlgorithm if nothing can run at any of the sizes.
     """
@@ -146,7 +150,7 @@ def curves(scenario: Scenario, request: Request, sizes: SizeArray) -> Curves:
 
 
 def curves_beside(picks: Choices, selection: Selection, request: Request) -> Curves:
-    """The curves of the cells that the call may use, together with the given ``picks`` of one row."""
+    """The curves of the combinations that the call may use, together with the given ``picks`` of one row."""
     sizes = picks.bytes
     algo_protos = tuple(selection.candidates(request))
     table_us = selection.cost_table(request, sizes)

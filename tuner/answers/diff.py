@@ -43,8 +43,8 @@ ROUNDING = 10_000  # a shorter range, as a part of its size, is two times that f
 class Side:
     """One side of a comparison, with its ranges computed once.
 
-    ``whole``: ranges split also by channels and threads, not only by algorithm and protocol. ``near``: a side that
-    probably has similar ranges, which makes these faster to find.
+    ``whole``: ranges are split also by channels and threads, not only by algorithm and protocol. ``near``: a side that
+    probably has similar ranges, which makes this side's ranges faster to find.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Side:
             return answers(self.selection, request, self._low, self._high, self.whole)
 
     def picks(self, request: Request, sizes: SizeArray) -> list[AnyPick]:
-        """:func:`tuner.answers.symmetric.picks_of` of ``sizes`` in bytes, [size]; errors with the side."""
+        """The picks (:func:`tuner.answers.symmetric.picks_of`) of ``sizes`` in bytes, [size]; errors name the side."""
         with self._named():
             return picks_of(self.selection, request, sizes)
 
@@ -78,20 +78,22 @@ class Side:
             raise type(error)(f"{self.scenario.title}: {error}") from error
 
     def times_us(self, request: Request, sizes: SizeArray, picks: Sequence[AnyPick]) -> list[float | None]:
-        """:func:`tuner.answers.symmetric.times_us` of ``sizes`` in bytes, [size]; errors with the side."""
+        """The times (:func:`tuner.answers.symmetric.times_us`) of ``sizes`` in bytes, [size]; errors name the side."""
         with self._named():
             return times_us(self.selection, request, sizes, picks)
 
 
 @dataclass(frozen=True, slots=True)
 class PickChange:
-    """A range of sizes with other picks; ``before`` and ``after`` are those at ``at_bytes`` in its (geometric) middle.
+    """A range of sizes whose pick changes; ``before`` and ``after`` are the picks at its geometric middle,
+    ``at_bytes``.
 
-    ``ratio`` is the predicted time after over the one before, each by its own side's model; also at both ends.
-    ``ratio_by_before`` and ``ratio_by_after`` do not mix the models: each is the new pick's time over the old pick's,
-    both by one side's model; None if that side cannot run the other's pick. All of these are None if one of the
-    picks bypasses the algorithms, or is run by copy engines: NCCL never compares the time of a symmetric kernel with
-    that of an algorithm. ``calibrated`` are calibrated times, where they were asked for.
+    ``ratio`` is the predicted time after over the time before, each by its own side's model; ``ratio_from`` and
+    ``ratio_to`` are the same at both ends. ``ratio_by_before`` and ``ratio_by_after`` do not mix the models: each is
+    the new pick's time over the old pick's, both by one side's model; None if that side cannot run the other's pick.
+    All ratios are None if one of the picks bypasses the algorithms, or is run by copy engines: NCCL never compares the
+    time of a symmetric kernel with that of an algorithm. ``calibrated`` are calibrated times, where they were asked
+    for.
     """
 
     collective: str
@@ -122,7 +124,7 @@ class PickChanges(Rows[PickChange]):
     request: Request
 
     def plot(self, path: Path | str | None = None) -> "Figure":
-        """Draws what both pick over sizes, and the ratio of the predicted times where that changes.
+        """Draws what both sides pick over sizes, and the ratio of predicted times where the pick changes.
 
         A ``path`` (.png, .svg, .pdf) is written. Errors: BadInput for another ending, and without matplotlib.
         """
@@ -135,7 +137,7 @@ class PickChanges(Rows[PickChange]):
 
 
 def diff(before: Side, after: Side, request: Request) -> list[PickChange]:
-    """The ranges of sizes (nBytes, from one element to 1 TiB unless the sides say otherwise) whose pick changes.
+    """The ranges of sizes whose pick changes (nBytes, from one element to 1 TiB unless the sides have other ends).
 
     Neighbours with the same two picks are one range. Errors: BadInput and NoAlgorithm, which name the side.
     """
@@ -150,10 +152,10 @@ def diff(before: Side, after: Side, request: Request) -> list[PickChange]:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Loss of a change at the middle of its range: 0.1 where the new pick takes 10 % longer than the old one.
+    """Loss of a change at the middle of its range: ``part`` is 0.1 if the new pick takes 10 % longer than the old one.
 
-    ``whose`` says which times were compared: calibrated ones if there are any; else those of the model before the
-    change; if that cannot run the new pick, each side's own.
+    ``whose`` says which times were compared: calibrated times if there are any, else times of the model before the
+    change or, if that cannot run the new pick, each side's own.
     """
 
     change: PickChange
@@ -175,7 +177,7 @@ def loss(change: PickChange) -> Loss | None:
 
 
 def share_changed(changes: list[PickChange], low: int, high: int) -> float:
-    """The part of the sizes from ``low`` to ``high``, by their logarithm, that lies in the changes."""
+    """The part of the sizes from ``low`` to ``high``, measured by their logarithm, that lies in the changes."""
     ends = [(max(change.from_bytes, low), min(change.to_bytes, high) + 1) for change in changes]
     return math.fsum(math.log2(end / start) for start, end in ends if start < end) / math.log2((high + 1) / low)
 
@@ -208,7 +210,7 @@ def _changed(before: Ranges, after: Ranges, whole: bool) -> tuple[SizeArray, Siz
 
 
 def _changes(before: Side, after: Side, request: Request, ranges: SizeArray) -> Iterator[PickChange]:
-    """``ranges`` are [start, middle, end][range] in bytes."""
+    """Yields the changes of ``ranges``, an array [start, middle, end][range] in bytes."""
     starts, middles, ends = ranges
     ratio_from, ratio_to = (
         [_ratio(*both) for both in zip(before.picks(request, sizes), after.picks(request, sizes), strict=True)]
@@ -254,7 +256,9 @@ class CalibratedChange:
 
 
 class CalibratedSides:
-    """The calibrations that answer for both sides. Errors: BadInput, BadCalibration."""
+    """The calibrations that answer for both sides. BadInput if a calibration is unknown or missing, BadCalibration if
+    it is invalid.
+    """
 
     def __init__(self, wanted: TimesWanted, before: "Side", after: "Side", buffers: Buffers = Buffers.plain) -> None:
         self._models = [
@@ -296,7 +300,7 @@ class CalibratedSides:
 def _estimates(
     model: Answering, request: Request, sizes: Sequence[int], picks: Sequence[AnyPick]
 ) -> list[CalibratedEstimate | None]:
-    """Estimates of the picks; None for picks that bypass the algorithms, and where no calibration answers."""
+    """Estimates of the picks; None for picks that bypass the algorithms, or if no calibration answers."""
     if isinstance(model, NoCalibration):
         return [None] * len(sizes)
     launched = [(size, pick) for size, pick in zip(sizes, picks, strict=True) if isinstance(pick, Pick)]

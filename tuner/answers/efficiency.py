@@ -1,6 +1,4 @@
-"""Efficiency of measured times, compared with NCCL's prediction, the alpha-beta model, the ideal and the links'
-capacity.
-"""
+"""Compares measured times with NCCL's prediction, the alpha-beta model, the ideal and the links' capacity."""
 
 from collections.abc import Iterator
 from dataclasses import field, replace
@@ -32,7 +30,9 @@ ALPHA_INTRA_US, ALPHA_INTER_US = 1.0, 5.0  # the usual ones, where none were mea
 
 @dataclass(frozen=True, slots=True)
 class CalibratedRow:
-    """The calibrated time of the pick, its error relative to the measured time, and whether its interval holds that."""
+    """The calibrated time of the pick, its error relative to the measured time, and whether its interval contains the
+    measured time.
+    """
 
     time: TimeInterval = field(metadata=json_form(merged=True))
     error: float = field(metadata=column("off", text=as_percent("+.0f")))
@@ -44,9 +44,9 @@ class EfficiencyRow:
     """One size; busbws in GB/s, errors relative to the measured time.
 
     ``executed`` is what the file says was executed, ``pick`` what the emulator picks, and ``nccl_us`` that pick's
-    predicted time. ``link_busbw_gbs`` is the busbw at which the links are full with what the pick's algorithm sends,
-    None if that is not known. ``alphabeta_algorithm`` is the fastest algorithm by the alpha-beta model. ``limit`` is
-    the resource that saturates first.
+    predicted time. ``link_busbw_gbs`` is the busbw at which what the pick's algorithm sends fills the links, None if
+    not known. ``alphabeta_algorithm`` is the fastest algorithm by the alpha-beta model. ``limit`` is the resource that
+    saturates first.
     """
 
     bytes: int = field(metadata=column("size", text=human_bytes))
@@ -72,9 +72,9 @@ class EfficiencyRow:
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyReport:
-    """``intra`` and ``inter`` are the levels of the alpha-beta model, None without such a level.
+    """Efficiency of a sweep. ``intra`` and ``inter`` are the levels of the alpha-beta model, None without such a level.
 
-    ``calibration`` is the one that answered, or the reason why none did; None if no calibrated times were wanted.
+    ``calibration`` says which calibration answered, or why none did; None if no calibrated times were wanted.
     """
 
     sweep: Sweep
@@ -88,7 +88,7 @@ class EfficiencyReport:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """Alphas and betas inside and between nodes, where none were measured.
+    """Alphas and betas inside and between nodes that are assumed if none were measured.
 
     A beta of None means the bandwidth of the links; between nodes, a GPU's share of the network.
     """
@@ -109,10 +109,10 @@ def report(
     assumed: Assumed = USUAL,
     times: TimesWanted | None = None,
 ) -> EfficiencyReport:
-    """Measured times against NCCL's model, the alpha-beta model of ``assumed`` levels, the ideal and the links.
+    """Compares measured times with NCCL's model, the alpha-beta model of ``assumed`` levels, the ideal and the links.
 
-    With calibrated ``times`` where wanted. BadInput if the file's ranks are not the machine's, or no calibration
-    answers; BadCalibration.
+    Calibrated ``times`` are added if wanted. BadInput if the file's number of ranks is not the machine's, or if no
+    calibration answers. BadCalibration if a calibration is invalid.
     """
     if sweep.ranks not in (None, scenario.ranks):
         raise BadInput(f"{sweep.path}: was measured on {sweep.ranks} ranks, but {scenario.title} has {scenario.ranks}")
@@ -202,7 +202,7 @@ def _ran(result: Result) -> str | None:
 
 
 def _carried(operation: CostOperation, algorithm: Algorithm, scenario: Scenario) -> Loads | None:
-    """Bytes that the algorithm sends; None if that is not known."""
+    """The bytes that the algorithm sends over each kind of link; None if not known."""
     try:
         return wires.loads(operation, algorithm.name, scenario.gpus(), scenario.nodes)
     except BadInput:
@@ -210,7 +210,7 @@ def _carried(operation: CostOperation, algorithm: Algorithm, scenario: Scenario)
 
 
 def _given(links: Links) -> tuple[float, float]:
-    """The bandwidths of the links; 0 for links that do not exist."""
+    """The bandwidths of the links; 1 for links that do not exist."""
     return links.intra_gbs or 1.0, links.inter_gbs or 1.0
 
 

@@ -1,6 +1,6 @@
-"""Sends and receives, and calls that NCCL makes from them: channels, protocols, chunks, kernels.
+"""Sends and receives, and calls that NCCL makes from sends and receives: channels, protocols, chunks, kernels.
 
-NCCL has no time model for them: only measured times say how long an AllToAll takes.
+NCCL has no time model for such calls: only measured times say how long an AllToAll takes.
 """
 
 from collections import defaultdict
@@ -31,11 +31,11 @@ from tuner.scenario.resolved import ResolvedScenario
 
 @dataclass(frozen=True, slots=True)
 class TransferAnswer:
-    """One message as a kernel has it, or one chunk of it up to 2.21.
+    """One message of a kernel or, up to 2.21, one chunk of a message.
 
-    ``channels`` are in the order of its parts, each of ``part_bytes`` but the last; ``chunk_bytes`` go through a buffer
-    at once. ``network``: it goes over the network, not over peer-to-peer or shared memory. ``round`` counts the order
-    in which a rank turns to its peers; None up to 2.21.
+    ``channels`` are in the order of the message's parts, each of ``part_bytes`` except for the last; ``chunk_bytes`` go
+    through a buffer at once. ``network``: the message goes over the network, not over peer-to-peer or shared memory.
+    ``round`` numbers the rounds in which a rank exchanges with its peers; None up to 2.21.
     """
 
     sends: bool
@@ -61,7 +61,7 @@ class ExchangeKernelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeLaunch:
-    """Launch of a rank; ``p2p_channels`` and ``p2p_channels_per_peer`` are as NCCL's log says.
+    """Launch of a rank; ``p2p_channels`` and ``p2p_channels_per_peer`` are numbers that NCCL's log also shows.
 
     ``copy_engines``: copy engines move all data, and no kernel runs.
     """
@@ -77,10 +77,10 @@ class ExchangeLaunch:
 class ExchangeAnswer:
     """One size of a call that NCCL makes from sends and receives.
 
-    ``bytes`` are those of a message; for AllToAll, what each rank sends in all including its own part, as nccl-tests
+    ``bytes`` is the size of a message; for AllToAll, what each rank sends in all, including its own part, as nccl-tests
     counts; for Gather and Scatter, what the root receives or sends in all. ``calibrated`` is None if nothing was
-    measured: NCCL itself has no time model. ``busbw_gbs`` is that of ``calibrated.time_us``, GB/s, without the own
-    part. ``measured``: whether such calls were measured on as many nodes, one or several.
+    measured: NCCL itself has no time model. ``busbw_gbs`` is the bus bandwidth at ``calibrated.time_us``, GB/s, without
+    a rank's own part. ``measured``: whether such calls were measured on one node or on several nodes, as here.
     """
 
     collective: str
@@ -95,10 +95,10 @@ class ExchangeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeQuery:
-    """A call of one rank by its sizes; ``root`` is the root, or the peer.
+    """A call of one rank, of each of ``sizes``; ``root`` is the root, or the peer.
 
     The kind of ``buffers`` changes no channel, protocol or chunk, but a kernel in a CUDA graph holds more calls, and
-    copy engines may do calls on windows.
+    copy engines may execute calls on windows.
     """
 
     function: PeerCall
@@ -113,7 +113,9 @@ class ExchangeQuery:
 def of_rank(
     function: PeerCall, sizes: Sequence[int], dtype: DataType, rank: int | None = None, peer: int | None = None
 ) -> ExchangeQuery:
-    """The call of a rank; by default of rank 0, with the next rank, or with rank 0 as the root."""
+    """The call of a rank (default: rank 0) with a peer (default: rank 0, for rank 0 itself rank 1) or a root (default:
+    rank 0).
+    """
     own = rank or 0
     if peer is None:
         peer = (1 if own == 0 else 0) if function in POINT_TO_POINT else 0
@@ -121,11 +123,11 @@ def of_rank(
 
 
 def uneven(parts: Sequence[int], ranks: int, dtype: DataType, rank: int) -> list[ExchangeCall]:
-    """The sends and receives of a rank in an AllToAll with unequal parts, which people write in one group.
+    """The sends and receives of a rank in an AllToAll with unequal parts, as users write it: in one group.
 
-    ``parts``: bytes that every rank sends to each rank, [ranks], or what each rank sends to each, [ranks * ranks], the
-    first rank's first. Empty parts make no call. BadInput for another number of parts, for a part that is not a whole
-    number of elements, and if there is no such rank.
+    ``parts``: the bytes that every rank sends to each rank, [ranks], or that each rank sends to each rank, [ranks *
+    ranks], first all of the first rank. Empty parts make no call. BadInput for another number of parts, for a part that
+    is not a whole number of elements, and if there is no such rank.
     """
     if len(parts) not in (ranks, ranks * ranks):
         raise BadInput(f"{len(parts)} parts for {ranks} ranks; valid: {ranks}, or {ranks * ranks}, row by row")
@@ -147,10 +149,10 @@ def uneven(parts: Sequence[int], ranks: int, dtype: DataType, rank: int) -> list
 def answers(
     scenario: Scenario, asked: ExchangeQuery, calibration: str | None = None, must_time: bool = False
 ) -> list[ExchangeAnswer]:
-    """The launches of each size, with times for AllToAll where these were measured.
+    """The launches of each size, with times for AllToAll if these were measured.
 
-    Dumped graphs have no launches, as the links are not in them. Errors: BadInput for what is not emulated; where it
-    ``must_time``, also where no calibration answers, and BadCalibration.
+    With dumped graphs there are no launches, because the links are not in the dump. BadInput for what is not emulated,
+    and with ``must_time`` also if no calibration answers. BadCalibration if a calibration is invalid.
     """
     timed = _timed(scenario, asked, calibration, must_time)
     if asked.function not in POINT_TO_POINT:
@@ -183,7 +185,9 @@ def _timed(scenario: Scenario, asked: ExchangeQuery, calibration: str | None, mu
 
 
 def _if_any(answer: ExchangeAnswer, least_bytes: int, dtype: DataType) -> ExchangeAnswer:
-    """The answer; without a time where each rank would send less than an element, since nothing is launched then."""
+    """The answer, but without a time if each rank would send less than one element, because nothing is launched
+    then.
+    """
     if answer.bytes >= least_bytes:
         return answer
     why = f"nothing is launched for less than one {dtype.name} for each rank, {least_bytes} bytes"
@@ -191,10 +195,9 @@ def _if_any(answer: ExchangeAnswer, least_bytes: int, dtype: DataType) -> Exchan
 
 
 def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None = None) -> list[ExchangeAnswer]:
-    """Time that AllToAll of ``sizes`` bytes takes on the scenario's communicator, by measured times.
+    """Times that AllToAll of ``sizes`` bytes takes on the scenario's communicator, estimated from measured times.
 
-    Errors: BadInput if no calibration with measured times of AllToAll answers, BadCalibration for a file that is not
-    one.
+    BadInput if no calibration with measured times of AllToAll answers. BadCalibration if a file is not a calibration.
     """
     selection = Selection(scenario.communicator())
     model = calibrated.answering(TimesWanted(beside_nccl=False, calibration=calibration), scenario, selection)
@@ -218,9 +221,7 @@ def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None
 
 
 def calls_of(asked: ExchangeQuery, size: int, where: P2pContext) -> list[ExchangeCall]:
-    """The rank's calls: NCCL's function, or, in releases without it, the sends and receives that people write
-    instead.
-    """
+    """The rank's calls: NCCL's function or, in releases without it, the sends and receives that users write instead."""
     parts = asked.dtype.size_bytes * (1 if asked.function in POINT_TO_POINT else where.communicator.ranks)
     return written(where, ExchangeCall(asked.function, asked.dtype, size // parts, asked.root))
 
@@ -233,7 +234,9 @@ def _launch(where: P2pContext, asked: ExchangeQuery, size: int) -> ExchangeLaunc
 
 
 def check_not_copied(where: P2pContext, asked: ExchangeQuery, calls: Sequence[ExchangeCall]) -> None:
-    """Raises BadInput if copy engines would do a call of a group. ``calls`` are the group's, from :func:`calls_of`."""
+    """Raises BadInput if copy engines would execute a call of a group. ``calls`` are the group's calls, from
+    :func:`calls_of`.
+    """
     if _are_copied(where, asked, calls):
         raise BadInput(
             f"{asked.function.name} is done by copy engines, which is not answered in a group; valid: 'nccl-tuner "
@@ -242,7 +245,7 @@ def check_not_copied(where: P2pContext, asked: ExchangeQuery, calls: Sequence[Ex
 
 
 def _are_copied(where: P2pContext, asked: ExchangeQuery, calls: Sequence[ExchangeCall]) -> bool:
-    """Whether copy engines do the calls instead of sends and receives."""
+    """Whether copy engines execute the calls instead of kernels."""
     moves = asked.function not in POINT_TO_POINT and any(call.count for call in calls)
     sides = asked.windows.symmetric if asked.buffers is Buffers.window else Sides.none
     return moves and symmetric.sends_are_copied(where.communicator, asked.function, sides)
@@ -290,10 +293,10 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class CallFootprint:
-    """What one call takes on rank 0: its kernels, the blocks of the largest one, and how its messages reach other
+    """What one call uses on rank 0: number of kernels, channels of the largest kernel, and how its messages reach other
     ranks.
 
-    For a send or receive: one message to the nearest rank and one to another node, each in a kernel of its own.
+    For a send or receive: one message to the nearest rank and one to another node, each in a separate kernel.
     """
 
     kernels: int
@@ -303,7 +306,7 @@ class CallFootprint:
 
 @dataclass(frozen=True, slots=True)
 class WaysAtSize:
-    """One size before and after a change; ``bytes`` of a message, or what a rank or root has in all."""
+    """One size before and after a change; ``bytes`` is the size of a message, or what a rank or root has in all."""
 
     call: PeerCall
     bytes: int
@@ -313,7 +316,7 @@ class WaysAtSize:
 
 @dataclass(frozen=True, slots=True)
 class WaysChange:
-    """A range of sizes in which messages go another way after a change. NCCL has no time for either way."""
+    """A range of sizes in which messages travel in another way after a change. NCCL has no time for either way."""
 
     call: PeerCall
     from_bytes: int
@@ -349,7 +352,7 @@ class ExchangeSides:
 
 
 def taken(where: P2pContext, function: PeerCall, size: int) -> CallFootprint:
-    """Resources that one call of this many bytes takes."""
+    """What one call of ``size`` bytes uses."""
     groups = [plan(where, each) for each in _groups(where, function, size)]
     transfers = [each for kernels in groups for kernel in kernels for each, _ in kernel.transfers]
     return CallFootprint(
@@ -360,7 +363,9 @@ def taken(where: P2pContext, function: PeerCall, size: int) -> CallFootprint:
 
 
 def _groups(where: P2pContext, function: PeerCall, size: int) -> Iterator[list[ExchangeCall]]:
-    """The messages of rank 0, which is the root: one to the nearest rank and one to another node."""
+    """Yields the groups of calls of rank 0, which is the root. For sends and receives these are one message to the
+    nearest rank and one to another node.
+    """
     rank = where.order.rank
     if function not in POINT_TO_POINT:
         yield written(where, ExchangeCall(function, DataType.int8, size // where.communicator.ranks, rank))
@@ -374,7 +379,9 @@ def _groups(where: P2pContext, function: PeerCall, size: int) -> Iterator[list[E
 
 
 def ways(transfers: Iterable[Transfer | TransferAnswer]) -> list[Way]:
-    """The distinct ways of messages: up to 2.21 a message is a transfer on each of its channels, later one on all."""
+    """The distinct ways of messages. Up to 2.21 a message is one transfer on each of its channels, later one transfer
+    on all channels.
+    """
     seen: dict[tuple[int, bool], list[Transfer | TransferAnswer]] = defaultdict(list)
     for each in transfers:
         seen[each.peer, each.sends].append(each)

@@ -1,5 +1,5 @@
-"""Explains NCCL's pick for a size: its numbers step by step, why the others lost, and for which sizes the pick
-stays.
+"""Explains NCCL's pick for a size: its numbers step by step, why the others lost, and for which sizes the pick is the
+same.
 """
 
 from collections.abc import Iterator, Mapping
@@ -66,7 +66,7 @@ class Explanation(Framed):
 
     ``steps`` lead to the pick's numbers; ``others`` are the slower combinations, the fastest first, then those that
     cannot be used. ``calibrated`` are calibrated times of every combination that the call may use, if they were asked
-    for. As printed by ``nccl-tuner explain --json``. As a frame it has a row for each step.
+    for. ``nccl-tuner explain --json`` prints this record. As a data frame it has one row per step.
     """
 
     collective: Collective
@@ -89,7 +89,7 @@ class Explanation(Framed):
         )
 
     def columns(self) -> dict[str, Column]:
-        """quantity, name, before, after, unit, says, source; [step]."""
+        """Columns with one element per step: quantity, name, before, after, unit, says, source."""
         return Rows(self.steps).columns()
 
     def _repr_html_(self) -> str:
@@ -121,12 +121,12 @@ class Explanation(Framed):
 
     @property
     def slower(self) -> list[Slower]:
-        """Other cells that the call may use, the fastest first."""
+        """Other combinations that the call may use, the fastest first."""
         return [other for other in self.others if isinstance(other, Slower)]
 
     @property
     def unavailable(self) -> list[Unavailable]:
-        """Cells that the call may not use."""
+        """Combinations that the call may not use."""
         return [other for other in self.others if isinstance(other, Unavailable)]
 
 
@@ -134,9 +134,10 @@ _Steps: TypeAlias = Mapping[AlgoProto, list[TraceStep]]
 
 
 def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
-    """The pick of ``size`` bytes as rank 0 sees it.
+    """Explains the pick of ``size`` bytes as rank 0 sees it.
 
-    Errors: NoAlgorithm; BadInput for what is not emulated, for windows, and where NCCL_CTA_POLICY moved the pick.
+    NoAlgorithm if nothing can run. BadInput for what is not emulated, for windows, and if NCCL_CTA_POLICY changes the
+    pick.
     """
     explanation = explain_pick(Selection(scenario.communicator()), scenario.constants, request, size)
     resolved = scenario.resolve()
@@ -144,7 +145,7 @@ def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
 
 
 def explain_pick(selection: Selection, constants: ConstantsUsed, request: Request, size: int) -> Explanation:
-    """Explains a pick of a communicator whose model is there. Errors: NoAlgorithm, BadInput."""
+    """Explains a pick on the communicator of ``selection``. NoAlgorithm and BadInput as :func:`explain` raises them."""
     if request.symmetric:
         raise BadInput("explain: buffers window may leave the classic path at any size; valid: plain, registered")
     picks = selection.pick(request, size)
@@ -168,7 +169,7 @@ def explain_pick(selection: Selection, constants: ConstantsUsed, request: Reques
 
 
 def with_times(explanation: Explanation, scenario: Scenario, request: Request, wanted: "TimesWanted") -> Explanation:
-    """Adds calibrated times. Errors: BadInput if no calibration answers, BadCalibration."""
+    """Adds calibrated times. BadInput if no calibration answers, BadCalibration if it is invalid."""
     from tuner.answers import calibrated
 
     model = calibrated.answering(wanted, scenario, Selection(scenario.communicator()), request.buffers)
@@ -182,13 +183,13 @@ def with_times(explanation: Explanation, scenario: Scenario, request: Request, w
 
 
 def last(steps: list[TraceStep], *quantities: str) -> float:
-    """The value that the last step of any of these quantities gave. ValueError if there is no such step."""
+    """The value after the last step of any of these quantities. ValueError if there is no such step."""
     *_, value = (step.after for step in steps if step.quantity in quantities)
     return value
 
 
 def _slower(steps: _Steps, pick: AlgoProto) -> Iterator[Slower]:
-    """The other candidates, the fastest first."""
+    """Yields the other candidates, the fastest first."""
     times_us = {algo_proto: last(seen, "time") for algo_proto, seen in steps.items()}
     for algo_proto in sorted(steps.keys() - {pick}, key=lambda algo_proto: (times_us[algo_proto], algo_proto)):
         seen, slower_us = steps[algo_proto], times_us[algo_proto] - times_us[pick]
@@ -209,7 +210,9 @@ def _unavailable(selection: Selection, request: Request, steps: _Steps) -> Itera
 
 
 def _holds(selection: Selection, request: Request, size: int) -> Holds:
-    """The sizes with the same pick, looked for from 1 byte to 1 TiB or ``size``."""
+    """The sizes around ``size`` with the same pick; the search is from 1 byte to 1 TiB, or to ``size`` if that is
+    larger.
+    """
     ranges = combinations(selection, request, 1, max(FOLLOWED_BYTES, size))
     at = int(np.searchsorted(ranges.from_bytes, np.uint64(size), side="right")) - 1
     return Holds(int(ranges.from_bytes[at]), int(ranges.to_bytes[at]))

@@ -1,4 +1,4 @@
-"""The graphs of a scenario's node, as our own search finds them."""
+"""The graphs of a scenario's node, as the emulated search finds them."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -31,7 +31,9 @@ OF_CHANNELS = ("ring", "tree")
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorChannels:
-    """How many channels collectives use, the variables that limit them, and how many they would use without these."""
+    """How many channels collectives use, the variables that limit the number, and how many they would use without
+    these.
+    """
 
     channels: int
     variables: Mapping[str, str]
@@ -47,7 +49,7 @@ class Explained:
 
 
 def of_scenario(scenario: Scenario) -> Mapping[str, OrderedGraph]:
-    """Graphs by name; one without channels is absent. Errors: BadInput for nodes that differ and unknown variables."""
+    """Graphs by name; a graph without channels is absent. BadInput for nodes that differ, or unknown variables."""
     return find(_request(scenario), scenario.nccl)
 
 
@@ -60,18 +62,16 @@ class GraphsAcross:
 
 
 def with_across(scenario: Scenario) -> GraphsAcross:
-    """The graphs with the channels across nodes, which may differ.
+    """The graphs with the channels across nodes; the nodes may differ.
 
-    Errors: BadInput for graphs from a file and unknown variables.
+    BadInput for graphs from a file, or unknown variables.
     """
     across = summarize(scenario.resolve().connected)
     return GraphsAcross({} if len(scenario.resolve().nodes) > 1 else of_scenario(scenario), across)
 
 
 def explained(scenario: Scenario, graph: str) -> Explained:
-    """Explains one graph. Errors: BadInput for nodes that differ, unknown variables, and a graph that is not
-    searched.
-    """
+    """Explains one graph. BadInput for nodes that differ, unknown variables, or a graph that is not searched."""
     found = explain(_request(scenario), scenario.nccl, graph)
     return Explained(found, _communicator(scenario) if graph in OF_CHANNELS and found.found.channels else None)
 
@@ -82,7 +82,9 @@ def limited(scenario: Scenario, graph: str) -> GraphExplanation:
 
 
 def _communicator(scenario: Scenario) -> CommunicatorChannels | None:
-    """The communicator; None if the emulator has none, as for a host that NCCL treats as several nodes."""
+    """Channels of the communicator; None if the emulator cannot tell, as for a host that NCCL treats as several
+    nodes.
+    """
     variables = scenario.environment or {}
     limiting = {name: value for name, value in variables.items() if name in LIMIT_CHANNELS}
     others = {name: value for name, value in variables.items() if name not in limiting}
@@ -95,8 +97,8 @@ def _communicator(scenario: Scenario) -> CommunicatorChannels | None:
 
 
 def write_dump(scenario: Scenario, file: Path) -> None:
-    """Writes the graphs as NCCL writes NCCL_GRAPH_DUMP_FILE. Errors: BadInput for nodes that differ, unknown variables
-    and an unwritable file.
+    """Writes the graphs as NCCL writes NCCL_GRAPH_DUMP_FILE. BadInput for nodes that differ, unknown variables, or a
+    file that cannot be written.
     """
     form = scenario.resolve().release.search.dump
     write_text(file, graph_file.text(searched(_request(scenario), scenario.nccl).graphs, form))

@@ -1,4 +1,4 @@
-"""What is known by name: machines, releases of NCCL and tables of measured times, for commands and for Python."""
+"""Lists what is known by name: machines, releases of NCCL and tables of measured times, for commands and for Python."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -112,7 +112,7 @@ def machines() -> Rows[ListedMachine]:
 def releases() -> Rows[ListedRelease]:
     """The releases of NCCL that are compared with their library, oldest first.
 
-    Other releases are answered where those around them agree; the answer then says so.
+    Other releases are answered if the releases around them agree; the answer then says so.
 
     >>> releases()[0].name
     '2.18.1'
@@ -121,9 +121,9 @@ def releases() -> Rows[ListedRelease]:
 
 
 def measured(machine: str | None = None) -> Rows[ListedTable]:
-    """The tables of measured times: those that come along, and one's own kept ones; all, or those of a ``machine``.
+    """The tables of measured times, shipped ones and the user's own kept ones: all, or those of a ``machine``.
 
-    Errors: UnknownMachine.
+    UnknownMachine if there is no such machine.
 
     >>> len(measured("dgx-b200")) > 5
     True

@@ -1,4 +1,4 @@
-"""A call's launch in full: what its blocks and proxies receive, and the ranks that its channels visit."""
+"""A call's launch in full: what its blocks and proxy threads receive, and the ranks that its channels visit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
@@ -24,7 +24,7 @@ OPTIONAL = json_form(optional=True)
 
 @dataclass(frozen=True, slots=True)
 class NodeRing:
-    """The nodes that a channel's ring visits, from the rank's own on."""
+    """The nodes that a channel's ring visits, starting with the rank's own node."""
 
     channel: int
     nodes: tuple[int, ...]
@@ -32,7 +32,7 @@ class NodeRing:
 
 @dataclass(frozen=True, slots=True)
 class NodeTree:
-    """A channel's tree over nodes: by node its parent; the root's is None."""
+    """A channel's tree over nodes: the parent of each node; None for the root."""
 
     channel: int
     parents: tuple[int | None, ...]
@@ -42,8 +42,8 @@ class NodeTree:
 class LaunchAnswer:
     """A rank's launch and the channels that it uses.
 
-    ``across`` has the orders of ranks of the algorithms that run, on the channels that they run on; None for graphs
-    from a file, which does not know other ranks.
+    ``across`` has the orders of ranks of the algorithms that run, on the channels on which they run; None if the graphs
+    are from a file, which says nothing about other ranks.
     """
 
     launch: Launch = field(metadata=json_form(merged=True))
@@ -54,8 +54,8 @@ class LaunchAnswer:
 
 
 def with_launches(answers: Sequence[PickAnswer], launches: "Launches", kind: Operation) -> list[PickAnswer]:
-    """The answers with their launches, for calls of one kind. BadInput if copy engines do one, or the launch is not
-    emulated.
+    """The answers with their launches, for calls of one kind. BadInput if copy engines execute a call, or if its launch
+    is not emulated.
     """
     for answer in answers:
         if not isinstance(answer.pick, Pick) and answer.pick.name == COPY_ENGINES.name:
@@ -74,7 +74,7 @@ class Launches:
         self.selection = Selection(scenario.resolve().view_of(rank))
 
     def staying(self, request: Request) -> str:
-        """What to change so that kernels, not copy engines, do calls of this kind, in words."""
+        """The option or setting with which kernels, not copy engines, execute calls of this kind."""
         if request.buffers is not Buffers.plain:
             return f"{option('buffers')} {Buffers.plain.name}"
         communicator = self.selection.communicator
@@ -84,7 +84,7 @@ class Launches:
     def of(self, operations: Sequence[Operation], tuner: Tuner | None = None) -> LaunchAnswer:
         """The launch of one call, or of several in one group.
 
-        Errors: BadInput for what is not emulated, NoAlgorithm.
+        BadInput for what is not emulated, NoAlgorithm if nothing can run.
         """
         resolved = self.scenario.resolve()
         launch = full_launch.launch(self.selection, operations, lambda: heads_of(resolved, self.rank), tuner)

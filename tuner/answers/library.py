@@ -1,4 +1,4 @@
-"""Answers of the real library, in the records of the emulator's answers."""
+"""Answers by the real library, in the same records as the emulator's answers."""
 
 import os
 import subprocess
@@ -54,10 +54,10 @@ def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout
 
 
 def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: float) -> GroupAnswer:
-    """Answer for a group as it was launched; None stands for what the release does not show.
+    """Answer for a group as libnccl launched it; None is for what the release does not show.
 
-    No release shows which call it is (``call``, ``choice``) nor a choice's ``time_us``; up to 2.23 a call's collective
-    and bytes are hidden, too; up to 2.21 also those of a choice.
+    No release shows the identity of a call (``call``, ``choice``) or a choice's ``time_us``. Up to 2.23 a call's
+    collective and bytes are not shown either; up to 2.21 also not those of a choice.
     """
     calls = [
         LaunchedCall(each.request.collective, each.request.dtype, each.request.op, each.bytes) for each in operations
@@ -123,7 +123,7 @@ def graphs(scenario: Scenario, timeout_s: float) -> Mapping[str, OrderedGraph]:
 
 
 def with_across(scenario: Scenario, timeout_s: float) -> GraphsAcross:
-    """Graphs where nodes are alike, and the channels of all ranks across nodes, as libnccl has them in memory."""
+    """Graphs (empty if nodes differ), and the channels of all ranks across nodes, as libnccl has them in memory."""
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         found = {} if len(scenario.resolve().nodes) > 1 else search.ordered_graphs(oracle)
         return GraphsAcross(found, summarize(oracle.connected()))
@@ -131,9 +131,7 @@ def with_across(scenario: Scenario, timeout_s: float) -> GraphsAcross:
 
 @dataclass(frozen=True, slots=True)
 class EndedProgram:
-    """A program that has ended. ``exit_code`` is 128 plus the signal's number where a signal ended it, as in a
-    shell.
-    """
+    """A program that has ended. ``exit_code`` is 128 plus the signal's number if a signal ended it, as in a shell."""
 
     communicator: str
     library: str
@@ -144,7 +142,9 @@ class EndedProgram:
 def run(
     scenario: Scenario, command: Sequence[str], processes_per_node: int | None = None, to_stderr: bool = False
 ) -> EndedProgram:
-    """Runs the program to its end. Errors: BadInput if it cannot be started or simulated; OracleUnavailable."""
+    """Runs the program to its end. BadInput if it cannot be started or simulated, OracleUnavailable without the
+    library.
+    """
     with preloaded(scenario.oracle_configuration(), processes_per_node) as prepared:
         variables = prepared.variables({**os.environ, **(scenario.environment or {})})
         print(f"nccl-tuner: GPUs of {scenario.title} are simulated, under {prepared.library}.", file=sys.stderr)

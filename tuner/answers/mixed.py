@@ -1,4 +1,4 @@
-"""Groups with sends and receives, alone or beside collectives."""
+"""Groups of calls: collectives, and sends and receives, with or without collectives."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import field
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class CallInKernel:
     """One call of a kernel: ``call`` is its place among the calls, ``choice`` an index into the choices.
 
-    A field is None if a release of the real library does not show it, and for calls without an algorithm, which have
-    no channels of their own.
+    A field is None if a release of the real library does not show it, or if the call has no algorithm and so no
+    channels of its own.
     """
 
     call: int | None
@@ -44,9 +44,9 @@ class CallInKernel:
 
 @dataclass(frozen=True, slots=True)
 class KernelAnswer:
-    """One launch: blocks of its grid, threads of a block, its calls in NCCL's order.
+    """One launch: number of blocks (``channels``), threads of a block, and its calls in NCCL's order.
 
-    ``bypass`` names the symmetric kernel or the copy engines where no algorithm does its calls.
+    ``bypass`` names the symmetric kernel or the copy engines if no algorithm executes its calls.
     """
 
     channels: int
@@ -67,7 +67,9 @@ class ChoiceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class GroupAnswer:
-    """``kernels`` in the order of their launch, ``choices`` in the order that NCCL makes them."""
+    """What NCCL makes of a group: ``kernels`` in the order of their launch, ``choices`` in the order in which NCCL
+    makes them.
+    """
 
     constants: ConstantsUsed = field(metadata=json_form(merged=True))
     kernels: tuple[KernelAnswer, ...]
@@ -76,10 +78,10 @@ class GroupAnswer:
 
 
 def from_emulator(scenario: Scenario, operations: Sequence[Operation]) -> GroupAnswer:
-    """Answers what NCCL makes of the calls.
+    """What NCCL makes of the calls.
 
-    Errors: NoAlgorithm; BadInput for what is not emulated, and where ranks of other nodes make different kernels from
-    rank 0: NCCL then hangs or gives wrong results.
+    NoAlgorithm if nothing can run. BadInput for what is not emulated, and if ranks of other nodes make other kernels
+    than rank 0: NCCL then hangs or gives wrong results.
     """
     (_, view), *others = scenario.resolve().views_of_kinds
     group = plan(Selection(view), operations)
@@ -132,7 +134,9 @@ GroupCall = (
 
 
 def operations(calls: Sequence[GroupCall], **kind: Unpack[CallKind]) -> list[Operation]:
-    """The calls of a group; ``kind`` supplies what they lack. Errors: BadInput for an unknown name, value or size."""
+    """The calls of a group; ``kind`` supplies what the calls do not say. BadInput for an unknown name, value or
+    size.
+    """
     made = []
     for call in calls:
         described: CallKind = {**kind}
@@ -149,9 +153,10 @@ NO_TIME = "NCCL has no time model of sends and receives"
 
 @dataclass(frozen=True, slots=True)
 class MixedKernelAnswer:
-    """One launch: its function, blocks of its grid, threads of a block; its collectives, then its messages.
+    """One launch: its function, number of blocks (``channels``) and threads of a block; its collectives and its
+    messages.
 
-    Where no algorithm does its collectives, the function is a symmetric kernel, or copy engines.
+    If no algorithm executes its collectives, the function is a symmetric kernel, or copy engines.
     """
 
     function: str
@@ -163,10 +168,11 @@ class MixedKernelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class MixedAnswer:
-    """Kernels in the order of their launch, ``choices`` of the collectives in the order that NCCL makes them.
+    """What NCCL makes of a group with sends and receives: kernels in the order of their launch, ``choices`` for the
+    collectives in the order in which NCCL makes them.
 
-    ``no_time`` says why sends and receives have no time. ``rank`` is the rank that calls; collectives are called by all
-    ranks.
+    ``no_time`` says why sends and receives have no time. ``rank`` is the rank that makes the sends and receives; all
+    ranks call the collectives.
     """
 
     constants: ConstantsUsed = field(metadata=json_form(merged=True))
@@ -185,7 +191,7 @@ def mixed_from_emulator(
     calls: Sequence[ExchangeCall],
     buffers: Buffers = Buffers.plain,
 ) -> MixedAnswer:
-    """What NCCL makes of calls on such ``buffers``. Errors: BadInput for what is not emulated."""
+    """What NCCL makes of calls on such ``buffers``. BadInput for what is not emulated."""
     group = mixed.plan(Selection(p2p_context.communicator), p2p_context, operations, calls, buffers)
     choice_of = {place: number for number, choice in enumerate(group.choices) for place in choice.places}
     choices = (
@@ -223,7 +229,7 @@ def _kernel(kernel: MixedKernel, choice_of: dict[int, int]) -> MixedKernelAnswer
 
 
 def _broadcasts(kernel: BroadcastKernel) -> Iterator[CallInKernel]:
-    """Broadcasts that NCCL merges: they run on rings, and no algorithm is chosen."""
+    """Yields Broadcasts that NCCL merges: they run on rings, and no algorithm is chosen."""
     for place, operation in kernel.operations:
         channels = tuple(channel for channel, parts in kernel.parts.items() if place in {each.place for each in parts})
         known = place, Collective.Broadcast, operation.bytes, DataType.int8

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ElementClass:
-    """Elements that are added in one order. ``ranges`` are pairs of a first element and the one after the last.
+    """Elements that are added in the same order. ``ranges`` are pairs: the first element, and the element after the
+    last.
 
     ``term``: a rank, or a list whose items are added from left to right.
     """
@@ -48,7 +49,7 @@ class ElementClass:
 
     @property
     def order(self) -> str:
-        """``1 + 2 + 3 + 0``; without brackets it is added from left to right."""
+        """The order as a sum such as ``1 + 2 + 3 + 0``; without brackets it is added from left to right."""
         return text(self.term)
 
 
@@ -56,7 +57,7 @@ class ElementClass:
 class CallOrder:
     """One call of ``bytes`` (NCCL's nBytes). ``any_order`` says why the order does not change its bits, if so.
 
-    Where the order is not known there are no classes, and ``not_claimed`` says why.
+    If the order is not known there are no classes, and ``not_claimed`` says why.
     """
 
     bytes: int
@@ -75,7 +76,7 @@ class CallOrder:
 
 @dataclass(frozen=True, slots=True)
 class OrderAnswer:
-    """The orders of some calls, and whether they give the same bits, where that was asked."""
+    """The orders of some calls and, if that was asked, whether the calls give the same bits."""
 
     calls: tuple[CallOrder, ...]
     same_bits: "SameBits | None" = field(default=None, metadata=json_form(optional=True))
@@ -84,10 +85,10 @@ class OrderAnswer:
 def of_calls(
     scenario: Scenario, request: Request, sizes: Sequence[int], root: int = 0, together: bool = False
 ) -> tuple[CallOrder, ...]:
-    """The order of each size (nBytes); ``together``: as calls of one group.
+    """The order of additions for each size (nBytes). ``together``: the calls form one group.
 
-    Errors: BadInput for a collective that adds nothing, a root that is not a rank, or where nodes pick differently;
-    NoAlgorithm.
+    BadInput if the collective adds nothing, the root is not a rank, or nodes pick differently. NoAlgorithm if nothing
+    can run.
     """
     check_adds(request)
     indifferent = any_order(request.dtype, request.op)
@@ -96,19 +97,21 @@ def of_calls(
 
 
 def device_code_read(nccl: str) -> bool:
-    """Whether the device code of a release was read; later releases are assumed to add in the same order."""
+    """Whether the order of a release is known from its device code; later releases are assumed to add in the same
+    order.
+    """
     return parts_of(nccl.partition("@")[0]) <= parts_of(LAST_READ)
 
 
 def check_adds(request: Request) -> None:
-    """BadInput for collectives that only move numbers."""
+    """Raises BadInput for collectives that only move numbers."""
     if request.collective not in REDUCING:
         adding = one_of([each.name for each in REDUCING])
         raise BadInput(f"{request.collective.name} adds nothing, so that its bits are always the same; {adding}")
 
 
 def not_claimed(call: Alone | NonClassicPath, request: Request) -> str | None:
-    """Why this project claims no order for a call; None if it does."""
+    """Why no order is claimed for a call; None if one is claimed."""
     if isinstance(call, NonClassicPath):
         return symmetric_not_claimed(call.kernel, request)
     if pat_not_read(call):
@@ -152,7 +155,7 @@ SAME, BY_SIZE, NOT_CLAIMED = "the same", "by size", "not claimed"
 
 @dataclass(frozen=True, slots=True)
 class OrderRange:
-    """A range of sizes (nBytes): ``order`` is "the same" if every element is added in one order at every size.
+    """A range of sizes (nBytes). ``order`` is "the same" if every element is added in the same order at every size.
 
     Then ``terms`` has the order (for ReduceScatter, one for each rank's result), and ``sums_in`` the type that sums are
     rounded to after each addition, if it is not the call's. Otherwise ``order`` is "by size" or "not claimed".
@@ -173,10 +176,10 @@ class OrderRange:
 
 
 def order_ranges(scenario: Scenario, request: Request, ends: tuple[int | None, int], root: int = 0) -> list[OrderRange]:
-    """The ranges, without gaps, from the first size to the last; neighbours with one order are one range.
+    """The ranges, without gaps, from the first size to the last; neighbours with the same order are one range.
 
-    They end before sizes at which channels of calls that may bypass the algorithms change too often to follow. Errors:
-    BadInput for a collective that adds nothing and for what is not emulated; NoAlgorithm.
+    For calls that may bypass the algorithms, the ranges end where channels begin to change too often to follow.
+    BadInput for a collective that adds nothing and for what is not emulated. NoAlgorithm if nothing can run.
     """
     check_adds(request)
     merged = []
@@ -189,7 +192,7 @@ def order_ranges(scenario: Scenario, request: Request, ends: tuple[int | None, i
 
 
 def _ranges(scenario: Scenario, request: Request, ends: tuple[int | None, int], root: int) -> Iterator[OrderRange]:
-    """Ranges within sizes that are launched alike, on the same channels."""
+    """Yields ranges within sizes that are launched in the same way, on the same channels."""
     found = ranges.answers(Selection(scenario.communicator()), request, *ends).records(request)
     unit = request.unit_bytes(scenario.ranks)
     firsts = [(-(-each.from_bytes // unit) * unit, each) for each in found]

@@ -1,4 +1,4 @@
-"""Picks of a call at each size, by the emulator; :mod:`tuner.answers.library` has the real library's."""
+"""NCCL's picks of a call at each size, by the emulator; :mod:`tuner.answers.library` asks the real library."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
@@ -42,12 +42,12 @@ class NodesPick:
 
 @dataclass(frozen=True, slots=True)
 class PickAnswer:
-    """Pick of a call of ``bytes`` (NCCL's nBytes), and what NCCL's model says each combination takes.
+    """Pick of a call of ``bytes`` (NCCL's nBytes), and the time of each combination by NCCL's model.
 
     ``cost_us`` maps names (``Ring/LL``) of the combinations that NCCL does not ignore to times; empty off the classic
-    path. ``disagreeing`` are the picks of ranks on other nodes where they are not rank 0's; NCCL needs them to be.
+    path. ``disagreeing`` are picks of ranks on other nodes that differ from rank 0's; NCCL needs all picks to be equal.
     ``calibrated`` are calibrated times of the same combinations, if they were asked for and exist; they do not change
-    the pick. ``alone``: what NCCL would pick by itself, where a tuner has a say.
+    the pick. ``alone``: what NCCL would pick without the tuner, if there is a tuner.
     """
 
     collective: Collective = field(metadata=column())
@@ -82,13 +82,13 @@ class PickAnswer:
 
     @property
     def calibrated_pick(self) -> "TimeInterval | None":
-        """The calibrated time of the pick; None if there is none."""
+        """The calibrated time of the pick; None if there is no such time."""
         return self.calibrated.get(self.pick.name) if self.calibrated and isinstance(self.pick, Pick) else None
 
     @property
     @shown("calibrated busbw GB/s", digits=3, key="")
     def calibrated_busbw_gbs(self) -> float | None:
-        """nccl-tests' bus bandwidth at the calibrated time, GB/s; None without one."""
+        """nccl-tests' bus bandwidth at the calibrated time, GB/s; None without a calibrated time."""
         time = self.calibrated_pick
         return None if time is None else float(bus_gbs(self.collective, self.bytes, time.time_us, self.ranks))
 
@@ -105,9 +105,9 @@ class PickAnswer:
 
 
 def from_emulator(scenario: Scenario, request: Request, sizes: Sequence[int]) -> list[PickAnswer]:
-    """An answer per size, from the model.
+    """The emulator's answer for each size.
 
-    Errors: NoAlgorithm; BadInput for what is not emulated.
+    NoAlgorithm if nothing can run. BadInput for what is not emulated.
     """
     selection, *others = (Selection(view) for _, view in scenario.resolve().views_of_kinds)
     paths = selection.non_classic_paths(request, sizes)
@@ -127,7 +127,7 @@ def off_classic_path(scenario: Scenario, request: Request, size: int, pick: NonC
 
 
 def costs_us(table_us: FloatArray) -> dict[str, float]:
-    """A cost table [algorithm][protocol] in us by names: the combinations that NCCL does not ignore.
+    """Times in us by name of the combinations that NCCL does not ignore, from a cost table [algorithm][protocol].
 
     A cost table of libnccl has no rows for algorithms that its release does not know.
     """
@@ -139,8 +139,8 @@ def costs_us(table_us: FloatArray) -> dict[str, float]:
 def _classic(
     scenario: Scenario, views: Sequence[Selection], request: Request, sizes: Sequence[int]
 ) -> Iterator[PickAnswer]:
-    """The picks on the classic path. ``views``: as rank 0 sees the communicator, then as each further kind of node
-    does.
+    """Yields the picks on the classic path. ``views``: the communicator as rank 0 sees it, then as each other kind of
+    node sees it.
     """
     own, *others = views
     picks, tables_us = own.pick_with_costs(request, sizes)
@@ -174,9 +174,9 @@ def _launched(pick: Pick) -> tuple[str, int, int]:
 def with_times(
     answers: Sequence[PickAnswer], scenario: Scenario, request: Request, wanted: "TimesWanted"
 ) -> list[PickAnswer]:
-    """The answers with the times of a calibration, or with the reason why there are none.
+    """The answers with calibrated times, or with the reason why there are no such times.
 
-    Errors: BadInput if no calibration answers, BadCalibration.
+    BadInput if no calibration answers, BadCalibration if it is invalid.
     """
     from tuner.answers import calibrated
 
@@ -195,7 +195,7 @@ def with_times(
 
 
 def _names(answer: PickAnswer) -> list[str]:
-    """The combinations that NCCL does not ignore, and the pick, even where it is not among them."""
+    """Names of the combinations that NCCL does not ignore, and of the pick, even if it is not among these."""
     pick = [answer.pick.name] if isinstance(answer.pick, Pick) else []
     return list(dict.fromkeys([*answer.cost_us, *pick]))
 
@@ -207,7 +207,7 @@ NOTHING = -1
 class RunnersUp:
     """The fastest combination besides the pick, one element per size; ``time_us`` float32 [size].
 
-    Where there is no other, ``algorithm`` and ``protocol`` are -1 and the time is not a number.
+    If there is no other combination, ``algorithm`` and ``protocol`` are -1 and the time is NaN.
     """
 
     algorithm: NDArray[np.int8]
@@ -216,8 +216,8 @@ class RunnersUp:
 
 
 class CallPicks(Picks):
-    """NCCL's picks for ``request``, one element per size: :class:`tuner.emulator.selection.Picks`, and beside them
-    nccl-tests' bandwidths at the predicted time and the runner-up, computed when asked for.
+    """NCCL's picks for ``request``, one element per size: the fields of :class:`tuner.emulator.selection.Picks` and,
+    computed when asked for, nccl-tests' bandwidths at the predicted time and the runner-up.
     """
 
     def __init__(
@@ -235,7 +235,8 @@ class CallPicks(Picks):
         return f"<{type(self).__name__}: {self.request.title}, {sizes}: {', '.join(names)}>"
 
     def plot(self, path: Path | str | None = None) -> "Figure":
-        """Draws predicted times and bus bandwidths of the picks and of all that the call may use, over the sizes.
+        """Draws predicted times and bus bandwidths of the picks and of all combinations that the call may use, over the
+        sizes.
 
         With one size the times are bars. A ``path`` (.png, .svg, .pdf) is written. Errors: BadInput without sizes, for
         another ending, and without matplotlib.
@@ -288,7 +289,9 @@ class CallPicks(Picks):
         )
 
     def columns(self) -> dict[str, Column]:
-        """One row per size: those of Picks, algbw_gbs, busbw_gbs, and runner_up_algorithm, _protocol and _time_us."""
+        """One row per size: the columns of Picks, algbw_gbs, busbw_gbs, and runner_up_algorithm, _protocol and
+        _time_us.
+        """
         second = self.runners_up
         return {
             **super().columns(),

@@ -1,4 +1,6 @@
-"""Whether calls give the same bits: at other sizes, wherever a row is, in another release, on other nodes."""
+"""Tells whether calls give the same bits: at other sizes, with a row in another place, in another release, on other
+nodes.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +29,9 @@ BESIDES: tuple[Mapping[str, str], ...] = (  # what may be set with an algorithm
 
 @dataclass(frozen=True, slots=True)
 class SameBitsQuery:
-    """A question about a call: sizes in bytes; with ``row_bytes`` rows at any place are compared, not offsets."""
+    """A question about a call of ``sizes`` in bytes. With ``row_bytes``, rows are compared wherever they are; else
+    elements at equal offsets.
+    """
 
     request: Request
     sizes: tuple[int, ...]
@@ -36,7 +40,7 @@ class SameBitsQuery:
     together: bool = False  # whether the calls are those of one group
 
     def of_calls(self, scenario: Scenario) -> tuple[CallOrder, ...]:
-        """The calls of the question on one communicator."""
+        """The orders of the question's calls on one communicator."""
         return of_calls(scenario, self.request, self.sizes, self.root, self.together)
 
     @property
@@ -47,10 +51,11 @@ class SameBitsQuery:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Variables that make the answer yes; times are NCCL's predictions for the last size, with these variables and
+    """Variables that make the answer yes. Times are NCCL's predictions for the last size, with these variables and
     without.
 
-    ``time_us`` is None if NCCL's model does not see what they cost, because it reads the channels from the graphs.
+    ``time_us`` is None if NCCL's model does not see what the variables cost, because it reads the channels from the
+    graphs.
     """
 
     variables: Mapping[str, str]
@@ -62,7 +67,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class SameBits:
-    """``answer`` is yes, no or not claimed; ``settings`` are those that would make it yes, where some were found."""
+    """Whether calls give the same bits: ``answer`` is yes, no or not claimed; ``settings`` are settings that would make
+    it yes.
+    """
 
     answer: str
     because: str
@@ -73,7 +80,7 @@ def ask(question: SameBitsQuery, scenarios: Sequence[Scenario], settings: bool =
     """Compares the calls of all sizes on each scenario. ``settings``: whether to look for variables that make the
     answer yes.
 
-    Errors: BadInput for rows that do not divide a size, a collective that adds nothing, and what is not emulated.
+    BadInput if rows do not divide a size, if the collective adds nothing, and for what is not emulated.
     """
     if question.row is not None and any(size % (question.row_bytes or 1) for size in question.sizes):
         raise BadInput(f"{option('row_bytes')} {question.row_bytes}: valid: what each size has whole times")
@@ -118,9 +125,10 @@ def of_orders(question: SameBitsQuery, calls: Sequence[CallOrder]) -> SameBits:
 
 
 def _roundings(calls: Sequence[CallOrder], dtype: DataType) -> str | None:
-    """Two ways in which sums are rounded, if there are two.
+    """Sentence that names two ways in which sums are rounded; None if all calls round in the same way.
 
-    One addition in float32 that is then rounded is the same as one in a type of up to 11 bits.
+    A single addition in float32 that is then rounded gives the same as an addition in a type of up to 11 significant
+    bits.
     """
     types = list(dict.fromkeys(call.sums_in for call in calls if call.sums_in is not None))
     if len(types) < 2 or (calls[0].ranks == 2 and dtype in (DataType.float16, DataType.bfloat16)):
@@ -133,7 +141,7 @@ def _named(call: CallOrder) -> str:
 
 
 def _helping(question: SameBitsQuery, scenarios: Sequence[Scenario]) -> Iterator[Setting]:
-    """Settings that make the answer yes; none contains another's variables."""
+    """Yields settings that make the answer yes; no setting contains all variables of another."""
     for algorithm in (Algorithm.Tree, Algorithm.Ring):
         helping: list[Mapping[str, str]] = []
         for besides in BESIDES:
@@ -148,8 +156,8 @@ def _helping(question: SameBitsQuery, scenarios: Sequence[Scenario]) -> Iterator
 
 
 def _spellings(collective: Collective, algorithm: Algorithm) -> tuple[str, ...]:
-    """Values of NCCL_ALGO: for one collective only (2.24 on), for it with the others named as well (2.31 on), for
-    all.
+    """Values of NCCL_ALGO: for one collective only (from 2.24 on), for one with the others named as well (from 2.31
+    on), for all collectives.
     """
     own = f"{collective.name}:{algorithm.name}".lower()
     return own, f"ring,tree;{own}", algorithm.name

@@ -1,4 +1,4 @@
-"""NCCL's picks as nodes, or GPUs per node, are added: ranges of counts with one answer."""
+"""NCCL's picks over growing numbers of nodes, or of GPUs per node: ranges of numbers with the same answer."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -44,7 +44,9 @@ class Axis(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtCount:
-    """What a call takes at one number of nodes or GPUs; ``busbw_gbs`` and ``calibrated`` are None without a time."""
+    """Times of a call at one number of nodes or of GPUs per node; ``busbw_gbs`` and ``calibrated`` are None without a
+    time.
+    """
 
     count: int = field(metadata=column())
     ranks: int = field(metadata=column("ranks"))
@@ -55,10 +57,11 @@ class AtCount:
 
 @dataclass(frozen=True, slots=True)
 class CountRange(Choice):
-    """Numbers of nodes, or of GPUs per node, with one choice, from ``first`` to ``last``; ``bytes`` as asked for.
+    """Numbers of nodes, or of GPUs per node, from ``first`` to ``last`` with the same choice; ``bytes`` is the size as
+    asked for.
 
-    Times and bandwidths are None if NCCL has nothing to run, where a rank would have less than one element, and for
-    copy engines; for symmetric kernels they come from NCCL's model of these.
+    Times and bandwidths are None if NCCL has nothing to run, if a rank would have less than one element, and for copy
+    engines. For symmetric kernels they are from NCCL's model of such kernels.
     """
 
     collective: str
@@ -68,7 +71,9 @@ class CountRange(Choice):
     last: AtCount
 
     def as_json(self) -> dict[str, object]:
-        """One level of keys: from_nodes and to_nodes, or from_gpus_per_node and to_gpus_per_node, and so on."""
+        """As JSON with one level of keys: from_nodes and to_nodes, or from_gpus_per_node and to_gpus_per_node, and so
+        on.
+        """
         ends = (("from", self.first), ("to", self.last))
         return (
             {"collective": self.collective, "bytes": self.bytes}
@@ -84,8 +89,8 @@ class CountRange(Choice):
 
 @dataclass(frozen=True, slots=True)
 class CountQuery:
-    """The counts to compute, from ``low`` to ``high``: ``every`` one, or 16 in each power of two and those around a
-    change. ``progress`` is called for each computed number.
+    """The numbers of nodes, or of GPUs per node, to compute from ``low`` to ``high``: ``every`` number, or 16 in each
+    power of two and those around a change. ``progress`` is called for each computed number.
     """
 
     low: int = 1
@@ -97,9 +102,10 @@ class CountQuery:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """``looked_at``: the node counts that were computed, as first and last of each gapless run.
+    """Answers over a number that grows. ``looked_at``: the numbers that were computed, as first and last of each
+    gapless run.
 
-    ``calibrations`` are those that answered, or the reasons why none did.
+    ``calibrations`` are the calibrations that answered, or the reasons why none did.
     """
 
     over: Axis = field(metadata=json_form(omitted=True))
@@ -109,7 +115,7 @@ class Scale:
 
     @property
     def counts(self) -> int:
-        """Number of node counts that were looked at."""
+        """How many numbers of nodes, or of GPUs per node, were computed."""
         return sum(last - first + 1 for first, last in self.looked_at)
 
 
@@ -121,12 +127,13 @@ def scale(
     *,
     per_rank: bool = False,
 ) -> Scale:
-    """The answers on the node counts as rank 0 sees them, not on the scenario's own number.
+    """The answers at the numbers of nodes or GPUs of ``over``, as rank 0 sees them; the scenario's own number does not
+    count.
 
-    Where two neighbouring counts answer differently, more are computed between them until the change is located: unless
-    ``every`` one is computed, an answer that changes and returns between two of them is missed. ``sizes`` are nBytes;
-    ``per_rank``: they are the size of one rank's part; nBytes of AllGather and ReduceScatter has a part for each rank.
-    Errors: BadInput for what the emulator refuses.
+    If two neighbouring numbers have different answers, more are computed between them until the change is located.
+    Unless ``every`` number is computed, an answer that changes and returns between two computed numbers is missed.
+    ``sizes`` are nBytes or, with ``per_rank``, sizes of one rank's part: nBytes of AllGather and ReduceScatter has a
+    part for each rank. BadInput for what the emulator refuses.
     """
     over = over or CountQuery()
     if scenario.others:
@@ -150,12 +157,12 @@ class _Calls:
     per_rank: bool
 
     def parts(self, request: Request, ranks: int) -> int:
-        """How many parts of the given size make up nBytes."""
+        """How many parts of the asked size make up nBytes."""
         return request.parts(ranks) if self.per_rank else 1
 
 
 class _Answers:
-    """The answers by node count, each computed once: for each request in turn, one per size."""
+    """Computes the answers of each number of nodes or GPUs once: for each request in turn, one answer per size."""
 
     def __init__(self, scenario: Scenario, calls: _Calls, over: CountQuery) -> None:
         self.scenario, self.calls, self.over = scenario, calls, over
@@ -166,11 +173,11 @@ class _Answers:
         self.kernels: list[str] = []  # what takes calls instead of algorithms, which its place stands for
 
     def labels(self, counts: SizeArray) -> NDArray[np.int64]:
-        """A row of numbers for each node count."""
+        """The labels of all answers, an array [count][answer] of numbers."""
         return np.stack([self._of(int(count)).ravel() for count in counts])
 
     def ranges(self, starts: Sequence[int], high: int) -> list[CountRange]:
-        """Ranges, from the starts at which each request and size changes."""
+        """The ranges of each request and size, from the ``starts`` at which any answer changes."""
         ranges = []
         for answer in range(len(self.each)):
             labels = np.stack([self.labels_of[start][answer] for start in starts])
@@ -253,7 +260,7 @@ def _runs(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
 def with_times(
     emulated: Scale, scenario: Scenario, requests: Sequence[Request], wanted: TimesWanted, *, per_rank: bool = False
 ) -> Scale:
-    """The ranges with calibrated times at both ends; ``per_rank`` must be as in :func:`scale`.
+    """Adds calibrated times at both ends of each range; ``per_rank`` must be as in :func:`scale`.
 
     Errors: BadInput if no calibration answers, BadCalibration.
     """

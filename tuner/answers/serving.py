@@ -1,4 +1,4 @@
-"""Who carries an AllReduce of a serving engine, and what NCCL picks where it is NCCL."""
+"""Finds which implementation carries an AllReduce of a serving engine, and what NCCL picks if NCCL carries it."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
@@ -39,7 +39,7 @@ BY_SOURCE = "by source, not compared"
 
 @dataclass(frozen=True, slots=True)
 class TurnedAway:
-    """An implementation that does not take a size, and the first of its conditions that does not hold."""
+    """An implementation that does not carry a size, and the first of its conditions that does not hold."""
 
     implementation: str
     because: Finding
@@ -47,11 +47,12 @@ class TurnedAway:
 
 @dataclass(frozen=True, slots=True)
 class CarriedCall:
-    """Implementation that carries an AllReduce of ``bytes``, by name and in words; ``pick`` where NCCL carries it.
+    """The implementation that carries an AllReduce of ``bytes``: its name and a title. ``pick`` is NCCL's pick if NCCL
+    carries it.
 
-    ``turned_away`` are those that the engine asks before it. ``source`` is ``compared`` where the engine's own code
-    was run and agreed, else :data:`BY_SOURCE`. ``measured`` is what others measured of the engine at this very size, in
-    a release of its own, whoever carried it there; it is nobody's prediction.
+    ``turned_away`` are the implementations that the engine asks before this one. ``source`` is ``compared`` if the
+    engine's own code was run and agreed, else :data:`BY_SOURCE`. ``measured`` is a published measurement of the engine
+    at this size, with any implementation and release; it is no prediction.
     """
 
     bytes: int
@@ -65,7 +66,7 @@ class CarriedCall:
 
 @dataclass(frozen=True, slots=True)
 class CarriedSizes:
-    """Sizes from ``from_bytes`` to ``to_bytes``, both counted, that one implementation carries."""
+    """Sizes from ``from_bytes`` to ``to_bytes``, both included, that the same implementation carries."""
 
     from_bytes: int
     to_bytes: int
@@ -75,7 +76,9 @@ class CarriedSizes:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CarriedBy(Framed):
-    """Who carries AllReduces, an element a size: ``bytes`` uint64 [size], ``numbers`` int8 [size] into ``names``."""
+    """Which implementation carries AllReduces, one element per size: ``bytes`` uint64 [size], ``numbers`` int8 [size]
+    are indices into ``names``.
+    """
 
     bytes: SizeArray
     numbers: NDArray[np.int8]
@@ -86,22 +89,23 @@ class CarriedBy(Framed):
         return [self.names[number] for number in self.numbers.tolist()]
 
     def columns(self) -> dict[str, Column]:
-        """A row a size: bytes, carrier."""
+        """One row per size: bytes, carrier."""
         return {"bytes": self.bytes, "carrier": np.array(self.names)[self.numbers]}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ServedPicks(Framed):
-    """Who carries AllReduces, and NCCL's picks of the same sizes, [size]: what runs where NCCL carries them.
+    """Which implementation carries AllReduces, and NCCL's picks for the same sizes, [size], which run if NCCL carries
+    them.
 
-    The picks are of plain buffers: where the carrier is NCCL on symmetric windows, :meth:`ServedGroup.calls` has them.
+    The picks are for plain buffers; :meth:`ServedGroup.calls` has the picks if NCCL carries calls on symmetric windows.
     """
 
     carried: CarriedBy
     nccl: CallPicks
 
     def columns(self) -> dict[str, Column]:
-        """A row a size: bytes, carrier, and nccl_algorithm, _protocol, _channels, _threads and _time_us."""
+        """One row per size: bytes, carrier, and nccl_algorithm, _protocol, _channels, _threads and _time_us."""
         picks = Picks.columns(self.nccl)
         of_nccl = {f"nccl_{name}": column for name, column in picks.items() if name != "bytes"}
         return {**self.carried.columns(), **of_nccl}
@@ -120,10 +124,10 @@ class EngineSettings(TypedDict, total=False):
 class ServedGroup:
     """A tensor-parallel group of an engine on a described communicator.
 
-    ``environment`` are variables as the user set them, the engine's and NCCL's; ``arguments`` the engine's; ``graph``
-    whether calls are captured in CUDA graphs; ``hidden_size`` the number of columns of the tensors; ``without`` names
-    of implementations that are off whatever their conditions say. BadInput for what the engine's release does not know,
-    and for nodes that differ.
+    ``environment``: variables that the user set, the engine's and NCCL's. ``arguments``: the engine's arguments.
+    ``graph``: whether calls are captured in CUDA graphs. ``hidden_size``: number of columns of the tensors.
+    ``without``: names of implementations that are switched off whatever their conditions say. BadInput for what the
+    engine's release does not know, and for nodes that differ.
     """
 
     def __init__(
@@ -150,7 +154,7 @@ class ServedGroup:
         self._numbers: dict[DataType | str, NumberTable] = {}
 
     def situation(self, dtype: DataType) -> Situation:
-        """What the engine looks at, of the described machine."""
+        """The facts about the described machine and settings on which the engine's conditions depend."""
         own = self.scenario.resolve().own
         topology, hosts = own.topology, own.trays or 1
         used = topology.with_gpus(sorted(set(own.gpu_of_rank))) if own.gpu_of_rank else topology
@@ -170,17 +174,19 @@ class ServedGroup:
         )
 
     def there(self, dtype: DataType) -> tuple[Implementation, ...]:
-        """Implementations, NCCL among them, that the engine has enabled for some size. BadInput as :meth:`carriers`."""
+        """Implementations, including NCCL, that the engine enables for some size. BadInput as :meth:`carriers` raises
+        it.
+        """
         situation = self.situation(dtype)
         return tuple(each for each in self.release.implementations if is_there(situation, self.release, each.name))
 
     def carriers(self, dtype: DataType) -> Carriers:
-        """The engine's implementations for tensors of a type. BadInput for settings with which the engine ends."""
+        """The engine's implementations for tensors of a type. BadInput for settings with which the engine exits."""
         return Carriers(self.situation(dtype), self.release)
 
     @cached_property
     def nccls_scenario(self) -> Scenario:
-        """The communicator under the environment that the engine gives NCCL."""
+        """The communicator with the environment that the engine sets for NCCL."""
         situation = self.situation(DataType.bfloat16)
         of_nccl = {**(self.scenario.environment or {}), **self._without_own}
         made = nccl_environment.given(situation, self.release, of_nccl)
@@ -192,7 +198,7 @@ class ServedGroup:
         return self.scenario.nodes == self.scenario.ranks > 1
 
     def windows(self, of: str) -> Sides:
-        """Which buffers the engine has in symmetric windows: of a collective by its name, or of ``logits``."""
+        """Which buffers the engine has in symmetric windows, for a collective by its name, or for ``logits``."""
         given = self.release.windows
         if given is None or not holds(self.situation(DataType.bfloat16), self.release, given["conditions"]):
             return Sides.none
@@ -203,7 +209,9 @@ class ServedGroup:
         return {name: value for name, value in self.environment.items() if name not in self.release.variables}
 
     def calls(self, request: Request, sizes_bytes: Sequence[int]) -> list[CarriedCall]:
-        """A call for each size, with NCCL's pick where NCCL carries it. BadInput for anything but an AllReduce."""
+        """A call for each size, with NCCL's pick if NCCL carries it. BadInput for any collective other than
+        AllReduce.
+        """
         carriers = self.carriers(self._allreduce(request).dtype)
         carried = [carriers.at(size) for size in sizes_bytes]
         picked = self._picked(request, sizes_bytes, carried)
@@ -222,7 +230,7 @@ class ServedGroup:
         ]
 
     def measured(self, dtype: DataType) -> dict[int, MeasuredAllReduce]:
-        """What others measured of the engine with these GPUs and ranks, by size; empty where it is another situation.
+        """Published measurements of the engine with these GPUs and ranks, by size; empty if the situation differs.
 
         These measurements are of calls in CUDA graphs on one node whose GPUs are all on NVSwitches, with the engine's
         default settings.
@@ -248,9 +256,9 @@ class ServedGroup:
         return found
 
     def carriers_of(self, sizes_bytes: ArrayLike, dtype: DataType | str = DataType.float32) -> CarriedBy:
-        """Who carries AllReduces of sizes in bytes, an element a size.
+        """Which implementation carries AllReduces of sizes in bytes, one element per size.
 
-        BadInput for an unknown type, for sizes out of range, and for settings with which the engine ends.
+        BadInput for an unknown type, for sizes out of range, and for settings with which the engine exits.
         """
         sizes = whole_numbers(sizes_bytes)
         return self._carried(sizes.view(np.uint64) if sizes.dtype == np.int64 else sizes.astype(np.uint64), dtype)
@@ -263,9 +271,10 @@ class ServedGroup:
     def pick(
         self, sizes_bytes: ArrayLike, dtype: DataType | str = DataType.float32, op: Op | str = Op.sum
     ) -> ServedPicks:
-        """Who carries AllReduces of sizes in bytes, and NCCL's picks under the environment that the engine gives it.
+        """Which implementation carries AllReduces of sizes in bytes, and NCCL's picks with the environment that the
+        engine sets.
 
-        Errors: those of :meth:`carriers_of`; NoAlgorithm if NCCL finds nothing to run.
+        Errors as :meth:`carriers_of` raises them. NoAlgorithm if NCCL finds nothing to run.
         """
         request = Request(Collective.AllReduce, by_name(DataType, dtype, "type"), by_name(Op, op, "operation"))
         picked = self._selection.pick(request, sizes_bytes)
@@ -281,7 +290,9 @@ class ServedGroup:
         return CompiledSelection(self.nccls_scenario.communicator())
 
     def _allreduce(self, request: Request) -> Request:
-        """The request. BadInput for anything but an AllReduce, with what the engine sets for NCCL, which carries it."""
+        """The request. BadInput if it is not an AllReduce: NCCL carries the others, and the message says what the
+        engine sets for NCCL.
+        """
         if request.collective is Collective.AllReduce:
             return request
         made, before = self.nccls_scenario.environment or {}, self.scenario.environment or {}
@@ -293,7 +304,7 @@ class ServedGroup:
         )
 
     def ranges(self, request: Request, low_bytes: int, high_bytes: int) -> list[CarriedSizes]:
-        """The borders between implementations, to the byte, for sizes that every one of them could take."""
+        """Ranges of sizes by implementation, exact to the byte, for sizes of whole rows."""
         carriers = self.carriers(self._allreduce(request).dtype)
         step = request.dtype.size_bytes * (self.hidden_size or 1)
         return [
@@ -303,9 +314,9 @@ class ServedGroup:
 
 
 def group_of(scenario: Scenario, ranks: int) -> Scenario:
-    """A group of ``ranks`` ranks on nodes like the first one: on a part of it, or on several whole ones.
+    """A group of ``ranks`` ranks on nodes like the scenario's first: on a part of one node, or on several whole nodes.
 
-    BadInput for a number that neither divides a node's GPUs nor is a multiple of them.
+    BadInput if the number neither divides the number of a node's GPUs nor is a multiple of it.
     """
     gpus = scenario.gpus()
     if gpus % ranks == 0:
@@ -317,7 +328,7 @@ def group_of(scenario: Scenario, ranks: int) -> Scenario:
 
 @dataclass(frozen=True, slots=True)
 class EngineMismatch:
-    """A size of which the engine's own functions name another implementation than the tables do."""
+    """A size for which the engine's own functions name another implementation than the tables do."""
 
     dtype: str
     graph: bool
@@ -328,9 +339,9 @@ class EngineMismatch:
 
 @dataclass(frozen=True, slots=True)
 class EngineComparison:
-    """Answers for one group against the engine's own functions: how many were compared, and those that differ.
+    """Comparison of answers for one group with the engine's own functions: how many were compared, and which differ.
 
-    ``by_source`` counts answers that could not be compared, as their implementation is known from its source only.
+    ``by_source`` counts answers that could not be compared, because their implementation is only known from its source.
     """
 
     engine: str
@@ -346,11 +357,12 @@ SIZES_COMPARED = 64  # between 1 KiB and 1 GiB, beside those around each border
 def compare_with_engine(
     group: ServedGroup, sizes_bytes: Sequence[int] | None = None, progress: Callable[[str], None] = lambda _: None
 ) -> EngineComparison:
-    """The group's answers for four data types, in CUDA graphs and eager, against the functions of the engine's package.
+    """Compares the group's answers for four data types, in CUDA graphs and eager, with the functions of the engine's
+    package.
 
-    Sizes are ``sizes_bytes``, or 64 between 1 KiB and 1 GiB, and in any case those at, before and behind each border.
-    OracleUnavailable where the package cannot be had or asked; OracleFailed if it does not answer; BadInput for
-    settings with which the engine ends.
+    Sizes are ``sizes_bytes``, or 64 between 1 KiB and 1 GiB, and in any case the sizes at, before and after each
+    border. OracleUnavailable if the package cannot be fetched or run, OracleFailed if it does not answer, BadInput for
+    settings with which the engine exits.
     """
     from tuner.oracle import serving  # what runs a package, which nothing else here needs
 
@@ -378,7 +390,9 @@ def compare_with_engine(
 
 
 def _sizes_compared(carriers: Carriers, sizes_bytes: Sequence[int] | None) -> list[int]:
-    """Sizes of whole rows: those asked for, or drawn evenly over powers of two, and those around each border."""
+    """Sizes of whole rows to compare: the asked ones, or sizes spread evenly over powers of two, and the sizes around
+    each border.
+    """
     step = carriers.situation.dtype.size_bytes * (carriers.situation.hidden_size or 1)
     drawn = sizes_bytes or [int(2 ** (10 + 20 * part / SIZES_COMPARED)) for part in range(SIZES_COMPARED)]
     rows = {max(each // step, 1) for each in drawn}
@@ -404,12 +418,12 @@ def on_switches(topology: Topology) -> bool:
 
 
 def multicast(topology: Topology) -> bool:
-    """Whether the GPUs can multicast: Hopper's and later ones, all on NVSwitches."""
+    """Whether the GPUs can multicast: all are Hopper or later, and on NVSwitches."""
     return on_switches(topology) and all(each.sm >= FIRST_CAPABILITY_WITH_MULTICAST for each in topology.gpus)
 
 
 def peer_access(topology: Topology) -> bool:
-    """Whether the GPUs map each other's memory: all but the models of which CUDA denies it."""
+    """Whether the GPUs can map each other's memory: all models can, except for those for which CUDA denies it."""
     return not any(
         gpus.load(name).peer_to_peer is gpus.PeerToPeer.none
         for each in topology.gpus
@@ -418,7 +432,9 @@ def peer_access(topology: Topology) -> bool:
 
 
 def differences(one: Iterable[CarriedSizes], other: Iterable[CarriedSizes]) -> list[tuple[CarriedSizes, CarriedSizes]]:
-    """Ranges of sizes that two answers of :meth:`ServedGroup.ranges` give to different carriers, with both."""
+    """Ranges of sizes that differ in their carrier between two answers of :meth:`ServedGroup.ranges`, as pairs of
+    both.
+    """
     found = []
     for here in one:
         for there in other:

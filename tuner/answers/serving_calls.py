@@ -1,6 +1,7 @@
-"""Collectives of one pass of a served model: which, of how many bytes, how often, and among which ranks.
+"""The collectives of one pass of a served model: which, of how many bytes, how often, and among which ranks.
 
-An engine's table names the scheme of its data-parallel attention (``attention_dp``), and :data:`SCHEMES` has it.
+An engine's table names the scheme of its data-parallel attention (``attention_dp``); :data:`SCHEMES` has the schemes by
+name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,12 +24,12 @@ PLAIN = ""  # no key of a release's windows
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model by name as it is served: tensor-parallel over ``tp`` GPUs, its experts over ``ep``.
+    """How a model is served: tensor-parallel over ``tp`` GPUs, its experts over ``ep`` GPUs.
 
-    ``batch`` sequences are decoded together, a prefill chunk has ``chunk`` tokens, and ``draft_tokens`` are guessed for
-    each sequence. ``attention_dp``: attention is data-parallel over ``ep / tp`` groups, each with its part of the batch
-    and of the chunk, and tensor-parallel within a group. vLLM calls that ``--data-parallel-size``, SGLang
-    ``--tp-size EP --dp-size EP/TP --enable-dp-attention``.
+    ``batch`` sequences are decoded together, a prefill chunk has ``chunk`` tokens, and ``draft_tokens`` tokens are
+    guessed for each sequence. ``attention_dp``: attention is data-parallel over ``ep / tp`` groups, each with its part
+    of the batch and of the chunk, and tensor-parallel within a group. The options are: vLLM ``--data-parallel-size``,
+    SGLang ``--tp-size EP --dp-size EP/TP --enable-dp-attention``.
     """
 
     name: str
@@ -48,11 +49,11 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class WantedCall:
-    """A collective of a pass before it is known who carries it.
+    """A collective of a pass, before it is decided which implementation carries it.
 
-    ``kernel`` carries it where that is decided already: then ``bytes`` are those that a rank sends at most. ``windows``
-    is the key under which a release's table says which of its buffers are in symmetric windows, :data:`PLAIN` where
-    none is. ``in_group``: the number of such calls in one group of NCCL, each of ``bytes`` and with its own root.
+    ``kernel`` carries it if that is already decided; ``bytes`` is then the most that a rank sends. ``windows`` is the
+    key under which a release's table says which of its buffers are in symmetric windows, :data:`PLAIN` if no buffer is.
+    ``in_group``: the number of such calls in one group of NCCL, each of ``bytes`` and with its own root.
     ``within_attention``: the ranks are one group of data-parallel attention.
     """
 
@@ -100,7 +101,7 @@ class StepCalls:
         self.copies = min(int(fields.get("experts_per_token", 1)), model.ep)
 
     def of(self, each: Pass) -> Iterator[WantedCall]:
-        """The collectives of a pass, in the order of the first of each kind."""
+        """Yields the collectives of a pass, in the order in which the first of each kind occurs."""
         if self.model.attention_dp:
             assert self.release.attention_dp is not None  # the engine has experts
             yield from SCHEMES[self.release.attention_dp["scheme"]](self, each)
@@ -117,7 +118,9 @@ class StepCalls:
         return -(-self.own(rows) // self.model.tp) * self.model.tp
 
     def _reduced(self, rows: int, layers: int) -> Iterator[WantedCall]:
-        """Embedding and layers whose sums each rank of a tensor-parallel group gets whole."""
+        """Yields the collectives of the embedding and of layers after which each rank of a tensor-parallel group has
+        the whole sums.
+        """
         if self.gathers_embedding:
             yield self._gather(EMBEDDING, rows * self.row_bytes, 1, self.model.tp)
         else:
@@ -147,14 +150,16 @@ class StepCalls:
         return WantedCall(of, scatter, rows * self.row_bytes, calls, ranks, windows=scatter.name)
 
     def _split(self, rows: int, layers: int, pooled: bool = True) -> Iterator[WantedCall]:
-        """Layers for which each rank of a group takes a part of the group's rows."""
+        """Yields the collectives of layers for which each rank of a group takes a part of the group's rows."""
         padded = self.padded(rows)
         yield self._scatter(TO_PARTS, padded, layers, self.model.tp)
         windows = Collective.AllGather.name if pooled else PLAIN
         yield self._gather(FROM_PARTS, padded * self.row_bytes, layers, self.model.tp, windows)
 
     def _exchanged(self, each: Pass) -> Iterator[WantedCall]:
-        """Rows of all ranks to experts and back, by collectives or by kernels that send each token to its experts."""
+        """Yields what brings the rows of all ranks to the experts and back: collectives, or kernels that send each
+        token to its experts.
+        """
         rows, way = each.rows, each.experts
         assert way is not None
         if way.exchange:
@@ -166,9 +171,10 @@ class StepCalls:
             yield WantedCall(of, collective, sent, self.expert_layers, self.model.ep, way)
 
     def sequence_parallel(self, each: Pass) -> Iterator[WantedCall]:
-        """vLLM: a group's ranks split its rows while the experts work; dense layers are the group's own.
+        """The scheme of vLLM: the ranks of a group split its rows while the experts work; each group computes dense
+        layers by itself.
 
-        BadInput for kernels to experts with which a group of several ranks does not split its rows.
+        BadInput if, with the kernels to the experts, a group of several ranks does not split its rows.
         """
         if self.model.tp > 1:
             self._check_splits_rows()
@@ -190,7 +196,9 @@ class StepCalls:
             ).cured(Remedy("job", f"ep={self.model.ep}"))
 
     def whole_attention(self, each: Pass) -> Iterator[WantedCall]:
-        """TensorRT-LLM: each rank has all of the attention, and of dense layers. BadInput for groups of ranks."""
+        """The scheme of TensorRT-LLM: each rank computes the whole attention and dense layers of its rows. BadInput if
+        ``tp`` is above 1.
+        """
         if self.model.tp > 1:
             raise BadInput(
                 f"tp={self.model.tp} with data-parallel attention: {self.release.name} does not split attention then, "
@@ -199,11 +207,11 @@ class StepCalls:
         yield from self._exchanged(each)
 
     def gathered(self, each: Pass) -> Iterator[WantedCall]:
-        """SGLang: all ranks share the layers behind attention, for which they get the rows of all groups.
+        """The scheme of SGLang: all ranks share the layers after attention, for which they get the rows of all groups.
 
-        In prefill these are an AllReduce of a buffer with the rows of all, in a decoding step mostly an AllGather of
-        padded rows; the former completes the attention's sum as well. Kernels of their own take the tokens to experts
-        from the parts that a group's ranks have.
+        In prefill the rows come by an AllReduce of a buffer with the rows of all groups, which completes the
+        attention's sum as well; in a decoding step they mostly come by an AllGather of padded rows. Special kernels, if
+        there are any, send the tokens to experts from the parts that a group's ranks have.
         """
         model, tp, way = self.model, self.model.tp, each.experts
         assert way is not None
@@ -230,7 +238,9 @@ class StepCalls:
             yield self._gather(LOGITS_OF_GROUP, logit_rows * self.logit_row_bytes, 1, tp, PLAIN)
 
     def _to_all(self, each: Pass, to: str, back: str, layers: int, pads: bool) -> Iterator[WantedCall]:
-        """The rows of all groups to all ranks, and the sums of what these make of them back to their groups."""
+        """Yields the collectives that bring the rows of all groups to all ranks, and the sums of the results back to
+        the groups.
+        """
         model, tp = self.model, self.model.tp
         assert self.release.attention_dp is not None
         assert each.experts is not None
@@ -253,7 +263,7 @@ class StepCalls:
             yield self._gather(FROM_PARTS, self.padded(each.rows) * self.row_bytes, layers, tp)
 
     def _of_group(self, of: str, each: Pass, layers: int, sums: bool) -> WantedCall:
-        """Sums over a group, where each of its ranks needs only its part of the result."""
+        """The collective for sums over a group of which each rank needs only its part of the result."""
         rows = self.padded(each.rows)
         if sums:
             return self._reduce(of, rows, layers, self.model.tp)

@@ -1,5 +1,5 @@
-"""Collectives of a decoding step and of a prefill chunk of a served model, who carries each, and NCCL's time where it
-is NCCL's.
+"""The collectives of a decoding step and of a prefill chunk of a served model: which implementation carries each, and
+NCCL's time if NCCL does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,14 +36,15 @@ from tuner.times.costmodels import step
 
 @dataclass(frozen=True, slots=True)
 class ServedCall:
-    """One collective of a pass: what it is ``of``, its bytes (NCCL's nBytes), how often, and who carries it.
+    """One collective of a pass: what it is for (``of``), its bytes (NCCL's nBytes), how often it is called, and its
+    carrier.
 
-    The bytes of an AllToAll, which other kernels than NCCL's carry, are those that a rank sends at most: a copy of each
-    of its tokens for each of their experts. With ``in_group`` above 1 a call is a group of NCCL with that number of
+    The bytes of an AllToAll, which other kernels than NCCL's carry, are the most that a rank sends: a copy of each of
+    its tokens for each of the token's experts. With ``in_group`` above 1 a call is a group of NCCL with that number of
     collectives, each of ``bytes``.
 
-    ``pick`` is NCCL's where NCCL carries it; ``time_us`` of one call is then NCCL's own, None if there is none, and
-    such calls are in no total.
+    ``pick`` is NCCL's pick if NCCL carries the call. ``time_us`` is then NCCL's time of one call; it is None if there
+    is no such time, and totals leave such calls out.
     """
 
     phase: str
@@ -61,7 +62,7 @@ class ServedCall:
 
     @property
     def all_us(self) -> float | None:
-        """Time of all calls, one after the other; None without a time."""
+        """Time of all ``calls`` made one after the other; None without a time."""
         return None if self.time_us is None else self.calls * self.time_us
 
 
@@ -74,7 +75,7 @@ class ServedStep:
     calls: tuple[ServedCall, ...]
 
     def nccl_us(self, phase: str) -> float:
-        """NCCL's time in a phase, over those of its calls that have a time."""
+        """NCCL's total time in a phase, over the calls that have a time."""
         return sum(each.all_us or 0.0 for each in self.calls if each.phase == phase)
 
     def without_time(self, phase: str) -> int:
@@ -89,11 +90,11 @@ def served_step(
     environment: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
 ) -> ServedStep:
-    """The calls of a decoding step and of a prefill chunk, by what engines send of such models.
+    """The calls of a decoding step and of a prefill chunk, as engines make them for such models.
 
-    ``scenario`` describes a node and the release. BadInput for an unknown model or engine, for parallel sizes that the
-    nodes cannot hold whole, for experts that the model does not have, for what the engine does not do, and what
-    :class:`ServedGroup` raises.
+    ``scenario`` describes a node and the release. BadInput for an unknown model or engine, for parallel sizes that do
+    not fit the nodes evenly, for experts that the model does not have, for what the engine does not support, and as
+    :class:`ServedGroup` raises it.
     """
     fields = step.model_fields(model.name, {})
     if model.ep > 1 and not fields.get("expert_layers"):
@@ -118,7 +119,7 @@ def served_step(
 
 
 class _Machine:
-    """Groups of the engine on a described node, each made once."""
+    """Makes the engine's groups on a described node, each group once."""
 
     def __init__(
         self,
@@ -134,7 +135,7 @@ class _Machine:
         self.groups: dict[tuple[int, bool, frozenset[str]], ServedGroup] = {}
 
     def group(self, ranks: int, graph: bool, without: frozenset[str] = frozenset()) -> ServedGroup:
-        """The group of that number of ranks: of one node, or of several whole ones. BadInput for other numbers."""
+        """The group with this number of ranks: on one node, or on several whole nodes. BadInput for other numbers."""
         if self.model.ep > 1:
             without |= frozenset(releases.load(self.engine).without_split_experts)
         if (ranks, graph, without) not in self.groups:
@@ -150,13 +151,15 @@ class _Machine:
         return self.groups[ranks, graph, without]
 
     def experts(self, phase: str, nbytes: int) -> releases.Implementation:
-        """What carries ``nbytes`` bytes of all ranks to the experts and back. BadInput if that is not known."""
+        """The implementation that carries ``nbytes`` bytes of all ranks to the experts and back. BadInput if it is not
+        known.
+        """
         group = self.group(self.model.ep, phase == DECODE)
         situation = replace(group.situation(self.model.dtype), drafts=self.model.draft_tokens)
         return for_experts(situation, group.release, nbytes)
 
     def carried(self, phase: str, wanted: WantedCall, vocabulary: int) -> ServedCall:
-        """The call with who carries it, and NCCL's pick and time where it is NCCL."""
+        """The call with its carrier, and with NCCL's pick and time if NCCL carries it."""
         release = releases.load(self.engine)
         without = frozenset[str]()
         if wanted.within_attention and release.attention_dp is not None:
@@ -217,7 +220,7 @@ def _timed(made: ServedCall, pick: PickAnswer | None) -> ServedCall:
 
 
 def _of_group(group: ServedGroup, wanted: WantedCall, dtype: DataType) -> PickAnswer | None:
-    """NCCL's pick for a group with one call for each root; None if NCCL makes more than one choice for them."""
+    """NCCL's pick for a group with one call for each root; None if NCCL makes more than one choice for these calls."""
     scenario = group.nccls_scenario
     request = Request(wanted.collective, dtype, Op.sum)
     calls = [Operation(request, wanted.bytes, root) for root in range(wanted.in_group)]

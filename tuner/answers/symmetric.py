@@ -21,9 +21,9 @@ from tuner.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """A symmetric kernel on the blocks that NCCL's model asks for.
+    """A symmetric kernel with the number of blocks that NCCL's model chooses for it.
 
-    NCCL takes the kernel of the least ``score_us``: the time, raised by a share for each block.
+    NCCL takes the kernel with the lowest ``score_us``: the time, raised by a share for each block.
     """
 
     kernel: str
@@ -36,10 +36,10 @@ class KernelTime:
 class WindowExplanation:
     """A call of ``bytes`` (NCCL's nBytes) on symmetric windows.
 
-    ``taken_by`` is the symmetric kernel or the copy engines, None if the call stays on the classic path; ``blocks``
-    and ``threads`` are those of the launch, of the classic pick where it stays. ``kernels`` are those that can do the
-    call, the lowest score first. ``classic`` is NCCL's pick for the call without windows; None if nothing can run it.
-    The times of ``kernels`` and ``classic`` come from two models, which NCCL never compares.
+    ``taken_by`` is the symmetric kernel or the copy engines, None if the call stays on the classic path; ``blocks`` and
+    ``threads`` are those of the launch; if the call stays on the classic path, those of the classic pick. ``kernels``
+    are those that can do the call, the lowest score first. ``classic`` is NCCL's pick for the call without windows;
+    None if nothing can run it. The times of ``kernels`` and ``classic`` are from two models, which NCCL never compares.
     """
 
     collective: Collective
@@ -52,15 +52,15 @@ class WindowExplanation:
 
 
 def explain_window(scenario: Scenario, request: Request, size: int) -> WindowExplanation:
-    """Explains one call. Errors: BadInput for what is not emulated; NoAlgorithm if nothing can do the call."""
+    """Explains one call. BadInput for what is not emulated, NoAlgorithm if nothing can execute the call."""
     return _explained(Selection(scenario.communicator()), request, size)
 
 
 def explain_windows(scenario: Scenario, like: Request, sizes: Sequence[int]) -> tuple[WindowExplanation, ...]:
     """Explains the collectives that have symmetric kernels, at each of these sizes (nBytes) that it can have.
 
-    The calls are ``like`` that one in everything but the collective. Errors: BadInput for what is not emulated;
-    NoAlgorithm if nothing can do any of the calls.
+    The calls equal ``like`` except for the collective. BadInput for what is not emulated, NoAlgorithm if nothing can
+    execute any of the calls.
     """
     selection = Selection(scenario.communicator())
     selection.check_buffers(like.buffers)
@@ -97,9 +97,9 @@ def _explained(selection: Selection, request: Request, size: int) -> WindowExpla
 
 
 def kernel_times(selection: Selection, request: Request, size: int) -> tuple[KernelTime, ...]:
-    """The symmetric kernels that can do a call of ``size`` bytes (nBytes), the lowest score first.
+    """The symmetric kernels that can execute a call of ``size`` bytes (nBytes), the lowest score first.
 
-    Errors: BadInput for what is not emulated.
+    BadInput for what is not emulated.
     """
     weighed = symmetric.weighed(selection.communicator, request, size)
     kernels = [KernelTime(each.kernel, each.blocks, shortest(each.time_us), shortest(each.score)) for each in weighed]
@@ -118,7 +118,7 @@ def classic_pick(selection: Selection, request: Request, size: int) -> Pick | No
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """The fastest combination besides the pick, ``Ring/LL``, and by how much it is slower."""
+    """The fastest combination besides the pick, such as ``Ring/LL``, and by how much it is slower than the pick."""
 
     name: str = field(metadata=column("runner-up", spare=4, key="runner_up"))
     time_us: float
@@ -127,12 +127,12 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True)
 class NonClassicPick(Choice):
-    """A call that bypasses algorithm and protocol; ``bypass`` says what takes it.
+    """A call that bypasses algorithm and protocol; ``bypass`` says what executes it.
 
-    ``symmetric_model_us`` is its time by NCCL's model of symmetric kernels, not that of algorithms; None for copy
-    engines, which NCCL takes without a time, and for what the real library launched. ``runner_up`` is the next kernel
-    by that model, with the share that NCCL adds for each block. ``instead_of`` is NCCL's pick for the call on plain
-    buffers; None if nothing can run it there.
+    ``symmetric_model_us`` is its time by NCCL's model of symmetric kernels, not by the model of algorithms; None for
+    copy engines, which NCCL uses without predicting a time, and for what the real library launched. ``runner_up`` is
+    the next kernel by that model, compared by time plus the share that NCCL adds for each block. ``instead_of`` is
+    NCCL's pick for the call on plain buffers; None if nothing can run it there.
     """
 
     symmetric_model_us: float | None = field(default=None, metadata=json_form(optional=True))
@@ -141,7 +141,7 @@ class NonClassicPick(Choice):
 
     @classmethod
     def by(cls, path: NonClassicPath, *more: Any) -> "NonClassicPick":
-        """The call on this path; ``more`` holds the fields from ``symmetric_model_us`` on."""
+        """The call that takes ``path``; ``more`` has the fields from ``symmetric_model_us`` on."""
         return cls(None, None, path.blocks, path.threads, *more, bypass=path.name)
 
     @property
@@ -154,7 +154,9 @@ AnyPick: TypeAlias = Pick | NonClassicPick
 
 
 def picks_of(selection: Selection, request: Request, sizes: SizeArray) -> list[AnyPick]:
-    """The pick of each size, in bytes. Errors: NoAlgorithm, BadInput; sizes that bypass the algorithms are answered."""
+    """The pick of each size, in bytes, including sizes that bypass the algorithms. NoAlgorithm if nothing can run,
+    BadInput for what is not emulated.
+    """
     paths = selection.non_classic_paths(request, sizes)
     stays = np.array([path is None for path in paths], bool)
     classic = iter(of_picks(selection.classic_pick(request, sizes[stays])) if stays.any() else ())
@@ -165,9 +167,9 @@ def picks_of(selection: Selection, request: Request, sizes: SizeArray) -> list[A
 
 
 def times_us(selection: Selection, request: Request, sizes: SizeArray, picks: Sequence[AnyPick]) -> list[float | None]:
-    """Time that each pick takes at its size of ``sizes`` (bytes), by this communicator's models, [size].
+    """The time of each pick at its size in ``sizes`` (bytes), by this communicator's models, [size].
 
-    None if it cannot run, or no model has a time.
+    None if the pick cannot run here, or if no model has a time.
     """
     staying = any(isinstance(pick, Pick) for pick in picks)
     names = [f"{algorithm.name}/{protocol.name}" for algorithm, protocol in selection.candidates(request)]
@@ -185,7 +187,9 @@ def times_us(selection: Selection, request: Request, sizes: SizeArray, picks: Se
 
 
 def ratio(old: tuple[AnyPick, float | None], new: tuple[AnyPick, float | None]) -> float | None:
-    """The new pick's time divided by the old one's; None if either is missing, or they come from two models."""
+    """The new pick's time divided by the old pick's; None if either time is missing, or if the times are from two
+    models.
+    """
     (was, was_us), (becomes, becomes_us) = old, new
     if not (is_time(was_us) and is_time(becomes_us)) or isinstance(was, Pick) is not isinstance(becomes, Pick):
         return None

@@ -1,4 +1,4 @@
-"""The tuning table, a record per cell."""
+"""The tuning table, with one record per cell."""
 
 from collections.abc import Sequence
 from dataclasses import field, replace
@@ -19,10 +19,10 @@ from tuner.times.costmodels.operations import algorithm_gbs
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """The model's numbers of one combination; ``reason`` says why a bandwidth is 0 where the emulator knows.
+    """The model's numbers of one combination; ``reason`` says why a bandwidth is 0, if the emulator knows.
 
     ``fitted`` are the constants that were fitted to measurements, as a scenario's :class:`ConstantsUsed` has them;
-    ``calibrated`` is what such calls take by a calibration, where that was asked for and they may run.
+    ``calibrated`` is the calibrated time of such calls, if it was asked for and they may run.
     """
 
     collective: Collective
@@ -38,7 +38,7 @@ class TableCell:
 
 
 def cells(tables: Tables, algorithms: int, fitted: object = None) -> list[TableCell]:
-    """Cells of the ``algorithms`` that the release has, in NCCL's order, exact."""
+    """Cells of the release's first ``algorithms`` algorithms, in NCCL's order, with exact numbers."""
     return [
         TableCell(
             collective=collective,
@@ -64,7 +64,7 @@ LARGE_BYTES = 1 << 30
 class CalibratedCell:
     """Time of a combination: the smallest call in us, and the algorithm bandwidth in GB/s at a large size, LARGE_BYTES.
 
-    NCCL's latency and bandwidth stand for these two. ``measured``: whether the combination was measured for the
+    These correspond to NCCL's latency and bandwidth. ``measured``: whether the combination was measured for the
     collective.
     """
 
@@ -77,14 +77,18 @@ class CalibratedCell:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedTable:
-    """``cells`` as NCCL has them; those that a call may use also have calibrated times."""
+    """A tuning table with a calibration: ``cells`` as NCCL has them; those that a call may use also have calibrated
+    times.
+    """
 
     cells: tuple[TableCell, ...]
     calibration: CalibrationUsed
 
 
 def with_times(cells: Sequence[TableCell], scenario: Scenario, wanted: TimesWanted) -> CalibratedTable:
-    """Cells with times for float32 sums. Errors: BadInput if no calibration answers, BadCalibration."""
+    """Adds calibrated times of float32 sums to the cells. BadInput if no calibration answers, BadCalibration if it is
+    invalid.
+    """
     selection = Selection(scenario.communicator())
     model = calibrated.answering(wanted, scenario, selection)
     if isinstance(model, NoCalibration):

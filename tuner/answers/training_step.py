@@ -25,8 +25,8 @@ class StepCall:
 
     NCCL's pick, its time and its ``channels`` are None if NCCL has no model of the operation: sends, and all-to-all
     made from them. ``step_us`` then comes from the alpha-beta model. ``difference`` is alpha-beta's time over NCCL's,
-    minus 1; ``share`` is of the step's communication. ``calibration`` is the one that answered, or the reason why none
-    did.
+    minus 1; ``share`` is the part of the step's communication time. ``calibration`` says which calibration answered, or
+    why none did.
     """
 
     parallelism: str = field(metadata=column("for"))
@@ -50,7 +50,7 @@ class StepCall:
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """The types that are sent: that of activations and parameters, and that of gradients."""
+    """Data types that are sent: ``dtype`` for activations and parameters, ``gradient_dtype`` for gradients."""
 
     dtype: DataType
     gradient_dtype: DataType
@@ -63,11 +63,11 @@ def rows(
     scenario: Scenario | None = None,
     times: TimesWanted | None = None,
 ) -> list[StepCall]:
-    """One row for each of :func:`tuner.times.costmodels.step.traffic`, without its share of the total.
+    """One row for each element of :func:`tuner.times.costmodels.step.traffic`, without its share of the total.
 
-    ``scenario`` describes a node and the release; its number of nodes does not matter. Without one there is only
-    alpha-beta. Calibrated ``times`` are added where wanted. Errors: BadInput if the cluster's nodes differ from the
-    scenario's and where no calibration answers; BadCalibration.
+    ``scenario`` describes a node and the release; its number of nodes does not matter. Without a scenario there is only
+    alpha-beta. Calibrated ``times`` are added if wanted. BadInput if the cluster's nodes differ from the scenario's, or
+    if no calibration answers. BadCalibration if a calibration is invalid.
     """
     if scenario is None:
         return [_call(each, cluster) for each in traffics]
@@ -81,14 +81,14 @@ def rows(
 
 
 class _Machine:
-    """NCCL's predictions on parts of a cluster, each part's communicator made once."""
+    """Predicts by NCCL's model on parts of a cluster; makes the communicator of each part once."""
 
     def __init__(self, scenario: Scenario, cluster: Cluster, types: Types, times: TimesWanted | None) -> None:
         self._scenario, self._cluster, self._types, self._times = scenario, cluster, types, times
         self._selections: dict[tuple[int, int], Selection] = {}
 
     def row(self, traffic: Traffic) -> StepCall:
-        """Row of the call: NCCL's pick, and its time."""
+        """The row of a call, with NCCL's pick and its time."""
         if traffic.operation.name not in Collective.__members__:
             return _call(traffic, self._cluster)
         dtype = self._types.gradient_dtype if traffic.gradients else self._types.dtype
@@ -117,7 +117,7 @@ class _Machine:
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """The computation of a step, in us, and the share of the communication that runs beside it: 0 to 1."""
+    """The computation time of a step in us, and the share (0 to 1) of the communication that overlaps it."""
 
     compute_us: float
     overlap: float
@@ -125,8 +125,8 @@ class Computation:
 
 @dataclass(frozen=True, slots=True)
 class Overlapped:
-    """A step with its computation; ``of_compute`` is the communication as a share of it, ``speedup`` that of the
-    overlap.
+    """A step with its computation. ``of_compute``: communication time over computation time. ``speedup``: the speed-up
+    by the overlap.
     """
 
     compute_us: float
@@ -138,9 +138,11 @@ class Overlapped:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A step on ``gpus``: the time of its collectives one after the other, in us, and by the alpha-beta model alone.
+    """A step on ``gpus`` GPUs: time of its collectives made one after the other, in us, and the same by only the
+    alpha-beta model.
 
-    ``calibrated`` is the calibrated time of the calls that NCCL has algorithms for, if ``calibration`` was asked for.
+    ``calibrated`` is the calibrated time of the calls for which NCCL has algorithms, if calibrated times were asked
+    for.
     """
 
     gpus: int
@@ -159,7 +161,7 @@ def report(
     computation: Computation | None = None,
     nccl: str | None = None,
 ) -> StepReport:
-    """Report of the rows of this plan; ``nccl`` is the release whose predictions they hold."""
+    """Report on the rows of this plan; ``nccl`` is the release whose predictions the rows have."""
     total_us = float(sum(row.step_us for row in rows))
     known = [row.calibrated_call.times(row.calls) for row in rows if row.calibrated_call]
     used = [row.calibration for row in rows if row.calibration]

@@ -1,4 +1,4 @@
-"""A decision table in the real libnccl: what libnccl launches without the table and with it, row by row."""
+"""Tries a decision table in the real libnccl: what libnccl launches without the table and with it, row by row."""
 
 import os
 import tempfile
@@ -26,7 +26,7 @@ ELEMENT_BYTES = 16
 
 
 class RowEffect(StrEnum):
-    """What became of a row. The words are those of the JSON."""
+    """The effect of a row; the values are those of the JSON."""
 
     decides = "decides"
     same = "decides, as NCCL does without it"
@@ -56,8 +56,8 @@ class TriedRow:
 def run(table: Path, scenario: Scenario, timeout_s: float) -> list[TriedRow]:
     """Tries every row of a table on a communicator: what the library launches, and what the plugin counts.
 
-    Errors: BadTable for a table with a mistake, OracleFailed if libnccl fails with it, BadInput for a release
-    without tuner plugins or another one than the table's.
+    BadTable if the table has a mistake, OracleFailed if libnccl fails with it, BadInput if the release has no tuner
+    plugins or is not the table's.
     """
     if (ignored := asked.of_other_releases(table, scenario.nccl)) is not None:
         raise BadInput(ignored)
@@ -91,7 +91,7 @@ def _launch(oracle: Oracle, sizes: dict[Collective, list[int]]) -> dict[object, 
 
 
 def _plan(table: Table, scenario: Scenario) -> list[tuple[Conditions, int | None, RowEffect | None]]:
-    """Each row with a size at which it is the first to match, or with the reason why there is none."""
+    """Each row with a size at which it is the first row to match, or with the reason why there is no such size."""
     planned = []
     for rows in (table.decisions, table.costs):
         for row in rows:

@@ -1,4 +1,5 @@
-"""The tuner of a scenario: aws-ofi-nccl's, one that decides by a file, or none; by name, or as a machine's images have.
+"""Finds the tuner of a scenario: aws-ofi-nccl's, one that decides by a file, or none; by name, or as in a machine's
+images.
 
 Tuners that are not public are named and refused.
 """
@@ -42,9 +43,10 @@ PLUGIN_VARIABLE = "NCCL_TUNER_PLUGIN"
 def of_machine(machine: str | None, environment: Mapping[str, str], nccl: Release) -> TunerPlugin | None:
     """The tuner that a machine's images load by themselves, if it decides anything for the machine.
 
-    ``environment`` has the variables that were set: NCCL's and the plugin's own, OFI_NCCL_*. None if no tuner is known,
-    as where NCCL_TUNER_PLUGIN names another library. In releases that look for a file called ``none`` the network
-    plugin's tuner stays; where the release turns tuners off, the network plugin still sets its variables.
+    ``environment`` has the variables that were set: NCCL's and the plugin's own, OFI_NCCL_*. Returns None if no tuner
+    is known, for example if NCCL_TUNER_PLUGIN names another library. If the variable is ``none``, releases that look
+    for a file of this name keep the network plugin's tuner; in releases that then turn tuners off, the network plugin
+    still sets its variables.
     """
     product, plugin = product_of(machine), environment.get(PLUGIN_VARIABLE)
     if product is None:
@@ -67,10 +69,10 @@ def named(text: str, machine: str | None, environment: Mapping[str, str], nccl: 
     """The tuner that a user names (see ``VALID``), on a machine of the catalogue or on another (None); None if no tuner
     is named.
 
-    A tuner named after a file is asked where the file decides nothing; by default, the tuner that the machine's images
-    load.
+    If a tuner is named after a file, it is asked when the file decides nothing; by default that is the tuner that the
+    machine's images load.
 
-    Errors: BadInput for an unknown name or release and for a tuner that is not public, BadTable for its file.
+    BadInput for an unknown name or release, or a tuner that is not public. BadTable if the file is invalid.
     """
     kind, _, file = text.partition(":")
     if kind in FILES and file:
@@ -94,15 +96,17 @@ def named(text: str, machine: str | None, environment: Mapping[str, str], nccl: 
 
 
 def product_of(machine: str | None) -> str | None:
-    """Product name of AWS's instances that are the catalogue's machine; None for others."""
+    """Product name of the AWS instances that are this machine of the catalogue; None for other machines."""
     return None if machine is None else aws_release.products().get(catalogue.load(machine).name)
 
 
 def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
-    """The scenario with the tuner of that name; None: the one that its log shows, or that its machine's images load.
+    """The scenario with the tuner of that name. For None: the tuner that its log shows, or that its machine's images
+    load.
 
-    Variables of aws-ofi-nccl (OFI_NCCL_*) move from the environment to its tuner. Errors: BadInput for an unknown
-    tuner, for such variables without it, and where nodes are different products; BadTable.
+    Variables of aws-ofi-nccl (OFI_NCCL_*) move from the environment to its tuner. BadInput for an unknown tuner, for
+    such variables without aws-ofi-nccl's tuner, and if nodes are different products. BadTable if the tuner's file is
+    invalid.
     """
     environment = dict(scenario.environment or {})
     nccl = release.load(scenario.nccl)
@@ -138,7 +142,9 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
 
 
 def _with_its_tuner(scenario: Scenario, tuner: AwsTuner) -> "FromLog":
-    """What the log says, with the scenario's tuner in place of the warning that an unemulated tuner chose."""
+    """What the log says, without the warning that a tuner chose that is not emulated: the scenario's tuner replaces
+    it.
+    """
     from tuner.scenario.logs.checks.communication import TUNER_CHOOSES  # with the reader of logs
 
     said = scenario.from_log
@@ -151,7 +157,9 @@ def _with_its_tuner(scenario: Scenario, tuner: AwsTuner) -> "FromLog":
 
 
 def notes(scenario: Scenario) -> Iterator[str]:
-    """Sentences on what the tuner brings along, and why it leaves everything to NCCL if so. Errors: BadInput."""
+    """Yields sentences about what the tuner implies, and why it leaves everything to NCCL if so. BadInput for what is
+    not emulated.
+    """
     tuner = scenario.tuner
     if tuner is None:
         return
@@ -164,7 +172,7 @@ def notes(scenario: Scenario) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class TunerWord:
-    """A tuner's answer for one size, and what NCCL would pick without it.
+    """A tuner's answer for one size, and what NCCL would pick without the tuner.
 
     ``region`` numbers the tuner's region that decides, from 1 on; 0 if none does.
     """
@@ -185,7 +193,7 @@ class TunerWord:
 def word_of(selection: Selection, request: Request, size: int) -> TunerWord | None:
     """What the communicator's tuner answers for a call of ``size`` bytes (nBytes); None without a tuner.
 
-    Errors: NoAlgorithm, BadInput.
+    NoAlgorithm if nothing can run, BadInput for what is not emulated.
     """
     communicator = selection.communicator
     tuner = communicator.tuner

@@ -1,1 +1,1 @@
-"""Ground that everything stands on: NCCL's names and numbers, errors, C's arithmetic, files, frames."""
+"""The base of all other packages: NCCL's names and numbers, errors, C's arithmetic, files, data frames."""

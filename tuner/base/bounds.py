@@ -1,9 +1,9 @@
-"""How large the files may be that a reader accepts. Bounds are declared beside each reader, named in its error, and
-listed in docs/bounds.md.
+"""Bounds on the files that a reader accepts. They are declared beside each reader, named in its error, and listed in
+docs/bounds.md.
 
-A stranger's file may be small but unpack to gigabytes, or be a text of which every byte becomes an object.
-NCCL_TUNER_BOUNDS multiplies every bound: ``NCCL_TUNER_BOUNDS=4`` allows four times as much, and takes as much memory
-and time.
+A file from elsewhere may be small but unpack to gigabytes, or be a text in which every byte becomes an object.
+NCCL_TUNER_BOUNDS multiplies every bound: ``NCCL_TUNER_BOUNDS=4`` allows four times as much, and may take four times the
+memory and time.
 """
 
 import os
@@ -28,7 +28,9 @@ DECLARED = list["ReaderBounds"]()  # by every reader that is imported
 @dataclass(frozen=True, slots=True)
 class ReaderBounds:
     """Bounds of one reader: ``unpacked_bytes`` of a compressed file, ``lines`` of text, ``values`` of a JSON document,
-    ``seconds`` of a query of a database, ``file_bytes`` of a file that is read whole whatever is in it (None: any)."""
+    ``seconds`` of a query of a database, ``file_bytes`` of a file that is read as a whole whatever its content (None:
+    any size).
+    """
 
     what: str
     unpacked_bytes: int = 128 << 20
@@ -42,7 +44,7 @@ class ReaderBounds:
 
 
 def factor() -> float:
-    """The factor that NCCL_TUNER_BOUNDS multiplies the bounds by; 1 where it is not a number of at least 1."""
+    """The factor by which NCCL_TUNER_BOUNDS multiplies the bounds; 1 if it is not a number of at least 1."""
     with suppress(ValueError):
         if 1 <= (given := float(os.environ.get(VARIABLE, "1"))) <= MOST_FACTOR:
             return given
@@ -57,7 +59,7 @@ def over(what: str, most: float, unit: str = "", has: float | None = None) -> st
 
 
 def check_text(content: bytes, where: str, wrong: type[TunerError], bounds: ReaderBounds) -> None:
-    """Raises ``wrong`` for text with more lines than a reader takes."""
+    """Raises ``wrong`` for text with more lines than a reader accepts."""
     lines = content.count(b"\n")
     if lines > (most := bounds.lines * factor()):
         raise wrong(f"{where}: {over(f'its lines ({lines:,})', most, 'lines')}")
@@ -67,7 +69,9 @@ LEAST_LINE_BYTES = 16  # on an average: a log with more lines than a bound may b
 
 
 def of_log(lines: Iterable[bytes], where: str, wrong: type[TunerError], bounds: ReaderBounds) -> Iterator[bytes]:
-    """Lines of a log, read in pieces. The log may be of any length, unless its lines are almost empty."""
+    """Yields the lines of a log that is read in pieces. The log may have any length, unless its lines are almost empty.
+    Raises ``wrong`` for too many of these.
+    """
     read_bytes, most = 0, int(bounds.lines * factor())
     for number, line in enumerate(lines):
         read_bytes += len(line)
@@ -80,7 +84,7 @@ _SIGNS = (b",", b"[", b"{")
 
 
 def check_json(content: bytes | str, where: str, wrong: type[TunerError], bounds: ReaderBounds) -> None:
-    """Raises ``wrong`` for a JSON document of more values than a reader takes, before it is parsed.
+    """Raises ``wrong`` for a JSON document with more values than a reader accepts, before it is parsed.
 
     Brackets and commas in texts count, too, so a document with somewhat fewer values may be refused.
     """
@@ -102,7 +106,7 @@ def database(
     """Opens a SQLite database for reading only, and within bounds; ``content``: the bytes of a file that was unpacked.
 
     Only tables are read: views and generated columns, which would compute something, are refused. Raises ``wrong`` for
-    these, and if a query takes longer than the bound; sqlite3.Error if the file is no database.
+    these, and if a query takes longer than the bound; sqlite3.Error if the file is not a database.
     """
     import sqlite3  # few readers need it
 

@@ -1,4 +1,4 @@
-"""Breakpoints of a piecewise constant function: the sizes at which an answer changes, to the byte."""
+"""Finds breakpoints of a piecewise constant function: the sizes at which an answer changes, exact to the byte."""
 
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -18,13 +18,13 @@ STEPS = 256  # float32 sizes looked at on both sides of a change
 def find(labels: Labels, low: int, high: int, breaks: Iterable[int] | SizeArray = (), steps: int = STEPS) -> SizeArray:
     """The sizes from ``low`` to ``high`` at which a piece begins, ``low`` first.
 
-    ``labels`` maps an array of sizes to a label of each, a number or a row of numbers. Sizes between two that have
-    equal labels are assumed to be one piece. The first sizes looked at are fractions of powers of two, and ``breaks``,
-    at which the caller knows that the function may change. If a label ranks all candidates, no crossing is missed: two
-    lines that cross are ranked differently on both sides. Pieces then only differ in the first rank.
+    ``labels`` maps an array of sizes to a label for each, a number or a row of numbers. Sizes between two sizes with
+    equal labels are assumed to belong to the same piece. The first sizes looked at are fractions of powers of two, and
+    ``breaks``, at which the caller knows that the function may change. If a label ranks all candidates, no crossing is
+    missed: two lines that cross are ranked differently on both sides. Pieces then only differ in the first rank.
 
     NCCL's times are float32, so that near a crossing the winner may change several times within a few sizes. So around
-    each change every size that is a float32 of its own is looked at, until the winner no longer changes. A function of
+    each change every size with its own float32 value is looked at, until the winner no longer changes. A function of
     integers does not need these ``steps``.
     """
     looked = _Looked(labels, _clipped(np.concatenate([_grid(high), _sizes(breaks), _sizes([low, high])]), low, high))
@@ -45,7 +45,9 @@ class _Looked:
         self.labels, self.sizes, self.labelled = labels, sizes, labels(sizes)
 
     def look_at(self, sizes: SizeArray) -> None:
-        """Computes labels at new sizes. Both are ascending and distinct; the last size is the largest."""
+        """Computes labels at new ``sizes``. Known and new sizes are ascending and distinct; the last known size is the
+        largest.
+        """
         at = np.searchsorted(self.sizes, sizes)
         fresh = self.sizes[at] != sizes
         if not fresh.any():
@@ -58,7 +60,9 @@ class _Looked:
         self.labelled = _interleaved(kept, self.labelled, places, self.labels(new))
 
     def bisect(self) -> SizeArray:
-        """Adds sizes between those that differ until they are neighbours; returns the second of each such pair."""
+        """Adds sizes between sizes with different labels until these are neighbours; returns the second size of each
+        such pair.
+        """
         while True:
             changed = self.labelled[1:] != self.labelled[:-1]
             at = np.flatnonzero(changed if changed.ndim == 1 else changed.any(axis=1))
@@ -104,7 +108,7 @@ def _clipped(sizes: SizeArray, low: int, high: int) -> SizeArray:
 
 
 def _distinct(sizes: SizeArray) -> SizeArray:
-    """The distinct values, ascending; for many sizes NumPy's unique is ten times slower, as it hashes."""
+    """The distinct values, ascending; for many sizes NumPy's unique is ten times slower, because it hashes."""
     ordered = np.sort(sizes, axis=None)
     distinct: SizeArray = ordered[np.append(True, ordered[1:] != ordered[:-1])]
     return distinct

@@ -1,9 +1,9 @@
-"""The only module that starts Python: its children ignore the current folder and the user's PYTHON* variables.
+"""The only module that starts Python processes: they ignore the current folder and the user's PYTHON* variables.
 
-A folder with somebody's logs may hold a `pip`, a `pickle.py` or a `sitecustomize.py`: none of it may run because a
-command was started there. A child imports the standard library and its own installation first, and then from the
-folders that this process imports from, except the current one; so packages installed for the user alone, or unpacked,
-are found.
+A folder with somebody's logs may contain a `pip`, a `pickle.py` or a `sitecustomize.py`: none of these may run because
+a command was started in that folder. A child imports the standard library and its own installation first, and then from
+the folders from which this process imports, except the current one; so packages are found that are installed only for
+the user, or unpacked.
 """
 
 import os
@@ -44,9 +44,9 @@ def command(program: str, *arguments: str) -> list[str]:
 
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """A child's variables: without PYTHON*, and with absolute paths in place of paths relative to the current folder.
+    """A child's variables: without PYTHON*, and with absolute paths instead of paths relative to the current folder.
 
-    Only variables of NCCL, of this project and of pip are looked at: a child may run in another folder.
+    Paths are only looked for in variables of NCCL, of this project and of pip: a child may run in another folder.
     """
     kept = {name: value for name, value in given.items() if not name.startswith("PYTHON")}
     for name, value in kept.items():
@@ -67,7 +67,7 @@ def start(program: str, *arguments: str, **popen: Any) -> "subprocess.Popen[Any]
 
 
 def _folders() -> list[str]:
-    """The folders that this process imports from, each once; without the current one under any name."""
+    """The folders from which this process imports, each once; without the current folder under any name."""
     try:
         here = os.path.realpath(os.getcwd())
     except OSError:  # it was removed

@@ -1,4 +1,6 @@
-"""Every error a user can cause: one line that says what is wrong, what is valid and where it was looked for."""
+"""The errors that a user can cause. Each message is one line that says what is wrong, what is valid and where it was
+looked for.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple, Self
@@ -8,9 +10,9 @@ NEAREST = 5  # names that it lists of more
 
 
 class Remedy(NamedTuple):
-    """A change of a request with which it would be answered: a parameter's new value, or None to remove it.
+    """A change of a request after which it would be answered: a parameter's new value, or None to remove the parameter.
 
-    ``given``: the only variable that changes; it is added if it is not set.
+    ``given``: for a parameter that holds variables, the only variable that changes; it is added if it is not set.
     """
 
     parameter: str
@@ -21,8 +23,8 @@ class Remedy(NamedTuple):
 class TunerError(Exception):
     """Base of all errors of this project; the message is one complete line.
 
-    ``remedies`` are changes of the request with which it would be answered, as far as they are known. ``by_nccl``:
-    NCCL itself refuses the request, or does not survive it, so that the error is the answer.
+    ``remedies`` are changes of the request after which it would be answered, as far as they are known. ``by_nccl``:
+    whether NCCL itself refuses the request or crashes on it, so that the error is the answer.
     """
 
     remedies: tuple[Remedy, ...] = ()
@@ -39,13 +41,15 @@ class BadInput(TunerError):
 
 
 class NcclFails(BadInput):
-    """NCCL itself refuses the request or crashes on it; the message says which."""
+    """Raised if NCCL itself refuses the request or crashes on it; the message says which."""
 
     by_nccl = True
 
 
 class TooManyRanges(BadInput):
-    """Raised where the answer changes too often from size to size to list; ``last`` is the largest size before that."""
+    """Raised if the answer changes too often from size to size to be listed; ``last`` is the largest size before
+    that.
+    """
 
     def __init__(self, message: str, last: int) -> None:
         super().__init__(message)
@@ -108,13 +112,13 @@ class MeasuringFailed(TunerError):
 
 
 class NoAlgorithm(TunerError):
-    """Nothing is left to pick from; NCCL fails the collective too."""
+    """Nothing is left to pick from; in NCCL the collective fails, too."""
 
     by_nccl = True
 
 
 class OracleUnavailable(TunerError):
-    """The real library cannot be asked: missing, of another architecture, or stripped."""
+    """The real library cannot be asked: it is missing, for another architecture, or stripped."""
 
 
 class OracleFailed(TunerError):
@@ -132,12 +136,14 @@ class OracleFailed(TunerError):
 
 
 def one_of(values: Iterable[object]) -> str:
-    """``valid: a, b, c`` for the end of a message."""
+    """Text such as ``valid: a, b, c`` for the end of a message."""
     return "valid: " + ", ".join(str(value) for value in values)
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """``; did you mean dgx-h100?`` for a name that is close to a valid one in any case, else nothing."""
+    """Text such as ``; did you mean dgx-h100?`` for a name that is close to a valid one, whatever the case, else
+    empty.
+    """
     import difflib
 
     spelled = {each.lower(): each for each in valid}
@@ -146,7 +152,9 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 def nearest_of(name: str, valid: Iterable[str]) -> str:
-    """``valid: a, b, c, d, e and 28 more``, those nearest to the name first; all where they are a dozen or fewer."""
+    """Text such as ``valid: a, b, c, d, e and 28 more``, with the values nearest to the name first; all values if they
+    are a dozen or fewer.
+    """
     import difflib
 
     spelled = {each.lower(): each for each in valid}

@@ -1,7 +1,7 @@
 """Regular expressions that are compiled when they are first used, for the modules that every command loads.
 
-The readers of logs and tables declare some 280 expressions, of which a command uses a fifth: compiling all took a fifth
-of the time of ``diagnose`` on a small log.
+The readers of logs and tables declare some 280 expressions, of which a command uses about a fifth. Compiling all took a
+fifth of the time of ``diagnose`` on a small log.
 """
 
 import re
@@ -9,7 +9,9 @@ from typing import Any, AnyStr, Generic, cast
 
 
 class _Expression(Generic[AnyStr]):
-    """Stands for a compiled expression: each method is looked up once in the compiled one, and then kept here."""
+    """A placeholder for a compiled expression: each method is looked up once in the compiled expression, and then kept
+    here.
+    """
 
     def __init__(self, pattern: AnyStr, flags: int) -> None:
         self._given: tuple[AnyStr, int] = pattern, flags

@@ -1,4 +1,4 @@
-"""Optional parts of an installation: the extras of pyproject.toml, and the message where one is missing."""
+"""Optional parts of an installation: the extras of pyproject.toml, and the message if one is missing."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput, TunerError
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """``pip install 'nccl-tuner[name]'``."""
+    """An extra, which ``pip install 'nccl-tuner[name]'`` installs."""
 
     name: str
     gives: str
@@ -19,7 +19,7 @@ class Extra:
 
     @property
     def install(self) -> str:
-        """The command that installs it."""
+        """The command that installs the extra."""
         return f"pip install 'nccl-tuner[{self.name}]'"
 
     @property
@@ -57,9 +57,9 @@ class MissingExtra(BadInput):
 
 
 def missing(module: str | None, what: str) -> MissingExtra | None:
-    """The error that ``module`` is not installed, with the command that installs it; None if no extra has it.
+    """The error that ``module`` is not installed, with the command that installs it; None if no extra has the module.
 
-    ``what`` names what cannot be done without it, such as "a picture".
+    ``what`` names what needs the module, such as "a picture".
     """
     for extra in EXTRAS:
         for name, distribution in extra.modules.items():
@@ -69,7 +69,7 @@ def missing(module: str | None, what: str) -> MissingExtra | None:
 
 
 def require(module: str, what: str) -> None:
-    """Raises the error of :func:`missing` where Python does not find the module."""
+    """Raises the error of :func:`missing` if Python does not find the module."""
     if not _found(module) and (error := missing(module, what)) is not None:
         raise error
 
@@ -93,7 +93,7 @@ class NotBuilt(TunerError):
 
 
 def shared_object(name: str) -> Path:
-    """``lib<name>.so``, as libnccl loads it. NotBuilt where it is not there."""
+    """Path of ``lib<name>.so``, which libnccl loads. NotBuilt if it does not exist."""
     file = FOLDER / f"lib{name}.so"
     if not file.is_file():
         raise NotBuilt(f"no {file}: it is compiled when the package is installed, on Linux only")
@@ -101,8 +101,8 @@ def shared_object(name: str) -> Path:
 
 
 def bindings(module: str) -> Any:
-    """A module of ``csrc/bindings.py``: its ``lib`` has the functions, its ``ffi`` the types. NotBuilt if it is
-    missing.
+    """A compiled module of ``csrc/bindings.py``: its ``lib`` has the functions, its ``ffi`` the types. NotBuilt if it
+    is missing.
 
     MissingExtra without cffi.
     """

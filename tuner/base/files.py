@@ -1,4 +1,4 @@
-"""Files read and written whole. An error about a file that a user named is one line that names the file."""
+"""Reads and writes files as a whole. An error about a file that a user named is one line that names the file."""
 
 import contextlib
 import errno
@@ -41,7 +41,7 @@ def contents(path: Path, most: int | None = None) -> bytes:
 
 @cache
 def _piped(path: Path, _number: int) -> bytes:
-    """The content of a pipe; ``_number`` tells apart pipes that have the same name one after the other, such as
+    """The content of a pipe; ``_number`` distinguishes pipes that have the same name one after the other, such as
     /dev/fd/63.
     """
     return _bounded(path, MOST_BYTES)
@@ -53,7 +53,9 @@ def _bounded(path: Path, most: int) -> bytes:
 
 
 def _up_to(most: int, file: BinaryIO | gzip.GzipFile) -> bytes:
-    """Everything left in a file, read in pieces so that an interrupt is heeded. OSError for more than ``most``."""
+    """Everything left in a file, read in pieces so that an interrupt takes effect. OSError for more than ``most``
+    bytes.
+    """
     pieces, left = [], most
     while piece := file.read(min(PIECE_BYTES, left + 1)):
         if (left := left - len(piece)) < 0:
@@ -88,8 +90,10 @@ def read_bytes(
 
 
 def read_regular(path: Path, wrong: type[TunerError], bounds: ReaderBounds) -> bytes:
-    """A file found in a folder that others may write to: ``wrong`` unless it is a regular one of ``bounds.file_bytes``
-    at most, since a FIFO would block for ever and a device has no end. The message does not name the file."""
+    """Reads a file in a folder to which others may write. Raises ``wrong`` unless it is a regular file of at most
+    ``bounds.file_bytes``, because a FIFO would block for ever and a device has no end. The message does not name the
+    file.
+    """
     most = int((bounds.file_bytes or MOST_BYTES) * factor())
     try:
         with _regular(path) as file:
@@ -118,14 +122,14 @@ def _unpacked(content: bytes, most: int | None, bounds: ReaderBounds) -> bytes:
 
 
 def _ends_in_cr(content: bytes) -> bool:
-    """Whether a text's lines end in CR alone, as old editors write them."""
+    """Whether a text's lines end in CR without LF, as old editors write them."""
     return b"\r" in content and b"\n" not in content and b"\0" not in content
 
 
 def is_plain_file(path: Path) -> bool:
     """Whether a path is a regular file with LF line ends, neither gzipped nor UTF-16.
 
-    Such a file can be read in pieces, and again.
+    Such a file can be read in pieces, and more than once.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -139,10 +143,11 @@ def is_plain_file(path: Path) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside ``path`` to write; when the block ends it is synced and takes that name, or is removed on an error.
+    """Yields a file beside ``path`` to write to. When the block ends the file is synced and renamed to ``path``, or
+    removed after an error.
 
-    So the file stays as it was if the disk is full or the process is killed. Anything but a regular file, such as
-    /dev/stdout, is written directly; for a link, the file that it leads to is replaced. BadInput if it cannot be
+    So ``path`` keeps its content if the disk is full or the process is killed. Anything but a regular file, such as
+    /dev/stdout, is written directly; for a link, the file to which it leads is replaced. BadInput if it cannot be
     written.
     """
     try:
@@ -188,7 +193,7 @@ def write_text(path: Path, content: str) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """BadInput if :func:`write_text` could not write now: to be called before long work whose result is written.
+    """Raises BadInput if :func:`write_text` could not write now; to be called before long work whose result is written.
     Leaves no file.
     """
     try:
@@ -207,9 +212,10 @@ def check_writable(path: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """The folder for files that take long to get: NCCL_TUNER_CACHE, or the user's cache folder.
+    """The folder for files that take long to fetch or compute: NCCL_TUNER_CACHE, or the user's cache folder.
 
-    For a user without a home, such as an unknown user in a container, it is below /, which containers set as HOME.
+    For a user without a home, such as an unknown user in a container, the folder is below /, which containers set as
+    HOME.
     """
     if own := os.environ.get("NCCL_TUNER_CACHE"):
         return Path(own)
@@ -222,10 +228,10 @@ def cache_folder() -> Path:
 
 
 def remember(path: Path, content: str) -> None:
-    """Writes what can be computed again, completely or not at all, as another process may be reading. No error if
+    """Writes what can be computed again, completely or not at all, because another process may be reading. No error if
     nothing can be written.
 
-    The umask says who may read it, as for every file, since users share a cache. Nobody else may write it.
+    As users may share a cache, the umask decides who may read the file. Nobody else may write it.
     """
     temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
     with contextlib.suppress(OSError):
@@ -240,7 +246,7 @@ def remember(path: Path, content: str) -> None:
 
 
 def recall(path: Path) -> str | None:
-    """The text that :func:`remember` wrote; None if there is none, or if another user wrote it."""
+    """The text that :func:`remember` wrote; None if there is no such text, or if it cannot be read."""
     try:
         with _regular(path) as file:
             return file.read().decode("utf-8")
@@ -259,7 +265,9 @@ def _regular(path: Path) -> Iterator[BinaryIO]:
 
 
 def recall_own(path: Path) -> str | None:
-    """Text that this user's own processes remembered; None if another user may have written it."""
+    """The text that this user's processes remembered; None without such a text, or if another user may have written
+    it.
+    """
     try:
         with _regular(path) as file:
             found = os.fstat(file.fileno())
@@ -270,14 +278,16 @@ def recall_own(path: Path) -> str | None:
 
 
 def remember_answer(path: Path, answer: str) -> None:
-    """As :func:`remember`, with a sum over the answer, by which :func:`recall_answer` knows a damaged one."""
+    """Does as :func:`remember`, and adds a checksum of the answer, so that :func:`recall_answer` detects a damaged
+    one.
+    """
     import json
 
     remember(path, json.dumps({"sha256": sha256_of_text(answer), "answer": answer}))
 
 
 def recall_answer(path: Path) -> str:
-    """An answer that this user's own processes remembered. KeyError without any; ValueError for a damaged one."""
+    """The answer that this user's processes remembered. KeyError if there is no answer, ValueError if it is damaged."""
     import json
 
     if (text := recall_own(path)) is None:
@@ -298,10 +308,11 @@ def sha256_of_text(text: str) -> str:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file; it is cached while the file is unchanged, as a libnccl has 400 MB.
+    """SHA-256 of a file; it is cached while the file is unchanged, because a libnccl has 400 MB.
 
-    Only a digest that this user cached for the same file counts: users share a cache, and nobody who can write to it
-    may be able to pass off another library as NCCL's. The time of a file's last change of state cannot be set.
+    Only a digest that this user cached for the same file counts: users may share a cache, and nobody who can write to
+    it may be able to present another library as NCCL's. The cache key has the file's time of last status change
+    (ctime), which cannot be set.
     """
     import hashlib
     import json

@@ -1,8 +1,8 @@
-"""Findings: what a check found, as a code with facts; and the one place where a code becomes words.
+"""Findings: what a check found, as a code with facts, and the one place where a code becomes text.
 
-A check yields :class:`Finding` objects. Code decides on ``code``, ``severity`` and ``facts`` alone; people read what
-:func:`words` makes of them from ``tables/findings/ROOM.toml``, where the part of the code before the first dot is the
-room: ``accept.step`` stands under ``[step]`` in ``accept.toml``. An entry of a table has
+A check yields :class:`Finding` objects. Code decides only on ``code``, ``severity`` and ``facts``. People read the text
+that :func:`words` makes of these from ``tables/findings/ROOM.toml``. The part of the code before the first dot is the
+room: ``accept.step`` is the table ``[step]`` in ``accept.toml``. An entry of a table has
 
 ======== ============================================================================================================
 says     what is the matter, one sentence; ``{fact}`` stands for a fact
@@ -46,7 +46,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found: ``code`` is ``room.name``, ``facts`` are the values that its words name.
+    """What a check found: ``code`` is ``room.name``, ``facts`` are the values that the finding's text names.
 
     Facts are texts, numbers, booleans, None, and lists or mappings of these.
     """
@@ -56,7 +56,7 @@ class Finding:
     facts: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """Code, severity and facts as JSON has them, and ``text``: the words for the command line."""
+        """Code, severity and facts as in JSON, and ``text``: the sentences for the command line."""
         return {
             "code": self.code,
             "severity": self.severity.value,
@@ -67,7 +67,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A finding in words: one sentence in ``says``, and what else its table says (None: nothing)."""
+    """The text of a finding: what is the matter in ``says``, and the other entries of its table (None: no such
+    entry).
+    """
 
     says: str
     cause: str | None = None
@@ -99,14 +101,14 @@ def explained(finding: Finding, spelling: Spelling = Spelling.COMMAND_LINE) -> W
 
 
 def entry_of(code: str) -> Mapping[str, Any]:
-    """The words of a code, as its table has them. KeyError for a code that no table has."""
+    """The entry of a code in its table. KeyError for a code that no table has."""
     room, _, name = code.partition(".")
     entry: Mapping[str, Any] = _table(room)[name]
     return entry
 
 
 def codes() -> tuple[str, ...]:
-    """All codes that have words, in the order of their tables."""
+    """All codes that have a text, in the order of their tables."""
     rooms = sorted(each.stem for each in (tables.folder() / FOLDER).glob("*.toml"))
     return tuple(f"{room}.{name}" for room in rooms for name in _table(room))
 
@@ -120,17 +122,19 @@ def _table(room: str) -> Mapping[str, Any]:
 
 
 class _Form(string.Formatter):
-    """Writes facts in the forms that the head of this module names."""
+    """Formats facts in the forms that this module's docstring names."""
 
     def __init__(self, spelling: Spelling) -> None:
         self.spelling = spelling
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The fact of this name; ``option`` gives the reader's spelling instead. KeyError if there is no such fact."""
+        """The fact with this name; ``option`` is the reader's spelling of options instead. KeyError if there is no such
+        fact.
+        """
         return self.spelling if key == "option" and "option" not in kwargs else kwargs[str(key)]
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """A fact in the form that its place asks for."""
+        """The text of a fact in the form that its placeholder asks for."""
         if isinstance(value, Spelling):
             return value.option(format_spec)
         form, _, noun = format_spec.partition(" ")
@@ -142,7 +146,7 @@ class _Form(string.Formatter):
 
 
 def listed(values: Iterable[object]) -> str:
-    """``a``, ``a and b``, or ``a, b and c``."""
+    """The values as a text: ``a``, ``a and b``, or ``a, b and c``."""
     texts = [str(each) for each in values]
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 

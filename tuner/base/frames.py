@@ -1,4 +1,4 @@
-"""Frames of pandas or polars, if installed, from records of arrays: each array becomes a column."""
+"""Makes data frames of pandas or polars, if installed, from records of arrays: each array becomes a column."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from tuner.base.records import to_json
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedColumn:
-    """A column of NCCL's words, [row], stored as their numbers; a number below 0 means no word."""
+    """A column of NCCL's names, stored as their numbers [row]; a number below 0 means no name."""
 
     words: type[IntEnum]
     numbers: NDArray[Any]
@@ -31,14 +31,17 @@ MOST_ROWS_SHOWN = 20  # in a notebook
 
 
 def arrays_of(record: object, *names: str) -> dict[str, Column]:
-    """The fields and properties with these names, in one dimension; names say units such as us or bytes."""
+    """The record's fields and properties with these names, flattened to one dimension; names contain units such as us
+    or bytes.
+    """
     return {name: _words_or(name, np.ravel(getattr(record, name))) for name in names}
 
 
 def of_records(records: Sequence[Any], **dtypes: Any) -> dict[str, Column]:
-    """A column for each named field, [record]: an array of its type, NaN for None; a list for texts.
+    """A column for each named field, with one element per record: an array of the given type, NaN for None; a list for
+    texts.
 
-    Names say units such as us or bytes.
+    Names contain units such as us or bytes.
     """
     values = {name: [getattr(each, name) for each in records] for name in dtypes}
     return {
@@ -52,7 +55,7 @@ def _words_or(name: str, numbers: NDArray[Any]) -> Column:
 
 
 class Framed(ABC):
-    """A record that can also be used as a frame. Units are in the columns' names, NCCL's words are categories."""
+    """A record that can also be used as a data frame. Units are in the columns' names; NCCL's names are categories."""
 
     __slots__ = ()
 
@@ -70,14 +73,14 @@ class Framed(ABC):
 
     @abstractmethod
     def columns(self) -> dict[str, Column]:
-        """The columns by name, each of one dimension and all of one length."""
+        """The columns by name, each with one dimension, all with the same length."""
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """The rows of :meth:`columns` as Python's values, words as text; None if a value is missing."""
+        """The rows of :meth:`columns` as Python's values, NCCL's names as text; None if a value is missing."""
         return list(zip(*(_values(column) for column in self.columns().values()), strict=True))
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` of :meth:`columns`, words as ``Categorical``. Errors: BadInput without pandas."""
+        """A ``pandas.DataFrame`` of :meth:`columns`, with NCCL's names as ``Categorical``. BadInput without pandas."""
         try:
             import pandas
         except ImportError:
@@ -85,7 +88,7 @@ class Framed(ABC):
         return pandas.DataFrame({name: _for_pandas(pandas, column) for name, column in self.columns().items()})
 
     def to_polars(self) -> Any:
-        """A ``polars.DataFrame`` of :meth:`columns`, words as ``Enum``. Errors: BadInput without polars."""
+        """A ``polars.DataFrame`` of :meth:`columns`, with NCCL's names as ``Enum``. BadInput without polars."""
         try:
             import polars
         except ImportError:
@@ -95,9 +98,9 @@ class Framed(ABC):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Rows(Framed, Sequence[R]):
-    """Records of one kind, usable as a frame: a row per record, a column per field.
+    """Records of one kind that can also be used as a data frame: a row per record, a column per field.
 
-    A record inside a record gives its fields, prefixed by its own name: ``before_algorithm``.
+    A record inside a record becomes columns for its fields, prefixed with its own name: ``before_algorithm``.
     """
 
     records: tuple[R, ...]
@@ -117,14 +120,16 @@ class Rows(Framed, Sequence[R]):
         return f"<{type(self).__name__}: {len(self.records)}{kind}>"
 
     def columns(self) -> dict[str, Column]:
-        """The fields of the records, [record] each: numbers, words, texts; None if a record lacks one."""
+        """The fields of the records as columns with one element per record: numbers or texts; None if a record lacks
+        the field.
+        """
         rows = [_flat(to_json(record)) for record in self.records]
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names}
 
 
 def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[object]], below: str = "") -> str:
-    """A table in HTML, as notebooks show it; ``caption`` stands above it, and ``below`` under it."""
+    """A table in HTML, as notebooks show it, with ``caption`` above and ``below`` under it."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in rows)
     caption = f'<caption style="caption-side: top">{escape(caption)}</caption>' if caption else ""
@@ -151,14 +156,16 @@ def _flat(record: Mapping[str, object], before: str = "") -> dict[str, object]:
 class Costs(Framed):
     """A cost table with its sizes: ``bytes`` [size], ``time_us`` float32 [size][algorithm][protocol].
 
-    As a frame it has a row for each combination that NCCL does not ignore: bytes, algorithm, protocol, time_us.
+    As a data frame it has a row for each combination that NCCL does not ignore: bytes, algorithm, protocol, time_us.
     """
 
     bytes: ArrayLike
     time_us: NDArray[np.float32]
 
     def columns(self) -> dict[str, Column]:
-        """bytes, algorithm, protocol, time_us; by size, then in NCCL's order. Errors: BadInput for other shapes."""
+        """Columns bytes, algorithm, protocol and time_us; rows are sorted by size, then in NCCL's order. BadInput for
+        other shapes.
+        """
         sizes, shape = np.atleast_1d(np.asarray(self.bytes)), np.shape(self.time_us)
         if shape != (len(sizes), len(Algorithm), len(Protocol)):
             raise BadInput(f"a cost table of shape {shape}; valid: [{len(sizes)} sizes][algorithm][protocol]")

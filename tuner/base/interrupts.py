@@ -1,4 +1,4 @@
-"""Ctrl-C, and SIGTERM and SIGHUP treated as Ctrl-C: a scheduler's warning ends a command as its user would."""
+"""Handles Ctrl-C, and treats SIGTERM and SIGHUP as Ctrl-C: a scheduler's warning ends a command as its user would."""
 
 import signal
 import threading
@@ -36,7 +36,8 @@ _ENDING = ("SIGTERM", "SIGHUP")  # the second where a terminal is closed; Window
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """Raises KeyboardInterrupt on SIGTERM and SIGHUP, unless something else handles the signal, as nohup does SIGHUP.
+    """Raises KeyboardInterrupt on SIGTERM and SIGHUP inside the block, unless something else handles the signal, as
+    nohup does with SIGHUP.
 
     Does nothing outside the main thread.
     """

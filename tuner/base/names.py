@@ -1,7 +1,7 @@
-"""NCCL's own words and numbers: collectives, algorithms, protocols, types, operations, paths, windows.
+"""NCCL's names and numbers: collectives, algorithms, protocols, data types, operations, paths, windows.
 
-Spelling and numbers are those of ``nccl.h`` and ``src/include/{nccl_common,device,graph}.h`` (v2.28.9-1);
-nothing here knows about a release. Windows of memory are those that ranks register together (ncclCommWindowRegister).
+Spelling and numbers are those of ``nccl.h`` and ``src/include/{nccl_common,device,graph}.h`` (v2.28.9-1); nothing in
+this module depends on a release. Windows of memory are those that ranks register together (ncclCommWindowRegister).
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Name = TypeVar("Name", bound=Enum)
 
 
 class NamedNumber(IntEnum):
-    """A number of NCCL's that prints as its name: in a sentence, on a page, at Python's prompt."""
+    """A number of NCCL that prints as its name: in a sentence, on a page, at Python's prompt."""
 
     def __str__(self) -> str:
         return self.name
@@ -27,7 +27,7 @@ class NamedNumber(IntEnum):
 
 
 class Collective(NamedNumber):
-    """The five collectives NCCL has tuning rows for, by ``ncclFunc_t``."""
+    """The five collectives for which NCCL has tuning rows, with the numbers of ``ncclFunc_t``."""
 
     Broadcast = 0
     Reduce = 1
@@ -37,7 +37,9 @@ class Collective(NamedNumber):
 
 
 class PeerCall(NamedNumber):
-    """Calls that NCCL makes from sends and receives between pairs of ranks, by ``ncclFunc_t`` of 2.28 on."""
+    """Calls that NCCL makes from sends and receives between pairs of ranks, with the numbers of ``ncclFunc_t`` from
+    2.28 on.
+    """
 
     Send = 6
     Recv = 7
@@ -47,7 +49,7 @@ class PeerCall(NamedNumber):
 
 
 class P2pOperation(NamedNumber):
-    """Operations that nccl-tests makes from sends and receives; numbered after the collectives, for their order."""
+    """Operations that nccl-tests makes from sends and receives; their numbers sort them after the collectives."""
 
     AllToAll = 8
     SendRecv = 11
@@ -57,7 +59,7 @@ class P2pOperation(NamedNumber):
 
 
 class Algorithm(NamedNumber):
-    """Algorithms by ``NCCL_ALGO_*``."""
+    """Algorithms with the numbers of ``NCCL_ALGO_*``."""
 
     Tree = 0
     Ring = 1
@@ -69,7 +71,7 @@ class Algorithm(NamedNumber):
 
 
 class Protocol(NamedNumber):
-    """Protocols by ``NCCL_PROTO_*``."""
+    """Protocols with the numbers of ``NCCL_PROTO_*``."""
 
     LL = 0
     LL128 = 1
@@ -83,7 +85,7 @@ ALGO_PROTOS: list[AlgoProto] = [
 
 
 class Pattern(NamedNumber):
-    """Channel graph patterns by ``NCCL_TOPO_PATTERN_*``."""
+    """Channel graph patterns with the numbers of ``NCCL_TOPO_PATTERN_*``."""
 
     BalancedTree = 1
     SplitTree = 2
@@ -94,7 +96,7 @@ class Pattern(NamedNumber):
 
 
 class DataType(NamedNumber):
-    """Data types by ``ncclDataType_t``."""
+    """Data types with the numbers of ``ncclDataType_t``."""
 
     int8 = 0
     uint8 = 1
@@ -119,7 +121,7 @@ _TYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
 
 
 class Op(NamedNumber):
-    """Reduction operations by ``ncclRedOp_t``."""
+    """Reduction operations with the numbers of ``ncclRedOp_t``."""
 
     sum = 0
     prod = 1
@@ -180,9 +182,10 @@ def _compared(name: str) -> str:
 
 
 def by_name(members: type[Name], value: Name | str, what: str) -> Name:
-    """The member of an enumeration by NCCL's name in any case, also with the ``nccl`` prefix; a type also by an alias.
+    """The member of an enumeration with NCCL's name, in any case, also with the ``nccl`` prefix; a data type also by an
+    alias.
 
-    Errors: BadInput, which calls the value ``what``.
+    BadInput for another name; the message calls the value ``what``.
     """
     if isinstance(value, members):
         return value
@@ -198,7 +201,7 @@ def by_name(members: type[Name], value: Name | str, what: str) -> Name:
 
 
 class Sides(IntFlag):
-    """The buffers of a call: the one it sends from, the one it receives into."""
+    """The buffers of a call: the send buffer and the receive buffer."""
 
     none = 0
     send = 1
@@ -207,7 +210,7 @@ class Sides(IntFlag):
 
 
 class WindowFlag(IntFlag):
-    """``NCCL_WIN_*``. Source: src/nccl.h.in, v2.30.7-1, and nccl.h of the wheel of 2.32.3."""
+    """Flags of windows, ``NCCL_WIN_*``. Source: src/nccl.h.in, v2.30.7-1, and nccl.h of the wheel of 2.32.3."""
 
     DEFAULT = 0
     COLL_SYMMETRIC = 1
@@ -218,19 +221,19 @@ class WindowFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows of a call; a buffer without one is plain."""
+    """The windows of a call; a buffer without a window is plain."""
 
     sides: Sides = Sides.both
     flags: WindowFlag = WindowFlag.COLL_SYMMETRIC
 
     @property
     def symmetric(self) -> Sides:
-        """Buffers in symmetric windows, as their flags say."""
+        """The buffers that are in symmetric windows, according to the flags."""
         return self.sides if WindowFlag.COLL_SYMMETRIC in self.flags else Sides.none
 
     @property
     def words(self) -> str:
-        """What differs from the default, as words for headings, such as `` of send, default``."""
+        """What differs from the default, as text for headings, such as `` of send, default``."""
         sides = "" if self.sides is Sides.both else f" of {self.sides.name}"
         flags = "" if self.flags == WindowFlag.COLL_SYMMETRIC else f", {flag_words(self.flags)}"
         return f"{sides}{flags}"
@@ -240,7 +243,7 @@ SYMMETRIC = Windows()  # both buffers in windows with NCCL_WIN_COLL_SYMMETRIC
 
 
 def flag_words(flags: WindowFlag) -> str:
-    """Flags as options have them: ``coll-symmetric,strict-ordering``."""
+    """Flags as options spell them: ``coll-symmetric,strict-ordering``."""
     return ",".join(_word(flag) for flag in flags) or _word(WindowFlag.DEFAULT)
 
 
@@ -263,7 +266,9 @@ def _word(flag: WindowFlag) -> str:
 
 
 def windows_of(buffers: Buffers, sides: str | None, flags: WindowFlag | str | Sequence[str] | None) -> Windows:
-    """Windows from words; None stands for the default. BadInput for unknown words, and for other buffers."""
+    """Windows from their names; None means the default. BadInput for unknown names, or if the buffers are not in
+    windows.
+    """
     if buffers is not Buffers.window and (sides, flags) != (None, None):
         raise BadInput(f"{option('windows')} and {option('window_flags')} need {option('buffers')} window")
     if sides not in (None, "send", "receive", "both"):

@@ -1,7 +1,7 @@
-"""The five nouns that answers are made of: a call, a choice, a shape, a time with its interval, a span.
+"""The five nouns of which answers are composed: a call, a choice, a shape, a time with its interval, a span.
 
-A record holds them as fields with ``json_form(merged=True)``, so that JSON has their keys among the record's own, or is
-a subclass of one. Arrays of choices are columns of these names, whose rows are the records.
+A record has them as fields with ``json_form(merged=True)``, so that JSON has their keys among the record's own, or is a
+subclass of one. Arrays of choices are columns with the same names, whose rows are such records.
 """
 
 from dataclasses import field
@@ -14,7 +14,9 @@ from tuner.base.view import column, shown
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A collective of ``bytes`` (NCCL's nBytes) on a type with an operation; ``buffers``: how they are registered."""
+    """A collective of ``bytes`` (NCCL's nBytes) with a data type and an operation; ``buffers``: how they are
+    registered.
+    """
 
     collective: Collective
     dtype: DataType
@@ -25,10 +27,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What runs a call: an algorithm and protocol on channels of ``threads``.
+    """What runs a call: an algorithm and protocol on a number of channels with ``threads`` threads each.
 
-    ``bypass`` names the symmetric kernel or the copy engines that take a call instead; its channels are then blocks.
-    Where nothing can run, all three are None, and channels and threads are 0.
+    ``bypass`` names the symmetric kernel or the copy engines that execute a call instead; ``channels`` is then the
+    number of blocks. If nothing can run, algorithm, protocol and bypass are None, and channels and threads are 0.
     """
 
     algorithm: Algorithm | None = field(metadata=column())
@@ -47,7 +49,7 @@ class Choice:
     @property
     @shown("pick", key="")
     def name(self) -> str:
-        """Algorithm and protocol, ``Ring/LL``, or the name of what bypasses them; ``-`` for nothing."""
+        """Algorithm and protocol, such as ``Ring/LL``, or the name of what bypasses them; ``-`` if nothing can run."""
         if self.algorithm is None or self.protocol is None:
             return self.bypass or "-"
         return f"{self.algorithm.name}/{self.protocol.name}"
@@ -55,7 +57,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Nodes with the same number of GPUs each."""
+    """A number of nodes with the same number of GPUs each."""
 
     nodes: int
     gpus_per_node: int
@@ -70,7 +72,7 @@ class Shape:
 class TimeInterval:
     """A time in us with the bounds of its 90 % interval.
 
-    ``extrapolated`` says, in words, what the time is extrapolated over; empty within what was measured.
+    ``extrapolated`` is a text that says over what the time is extrapolated; empty within the measured range.
     """
 
     time_us: float = field(metadata=column("us", digits=2))
@@ -79,16 +81,16 @@ class TimeInterval:
     extrapolated: str = ""
 
     def times(self, calls: float) -> "TimeInterval":
-        """Time of this many calls, one after the other; their errors are common, so bounds grow in proportion."""
+        """Time of ``calls`` calls made one after the other; their errors are common, so bounds grow in proportion."""
         return TimeInterval(self.time_us * calls, self.low_us * calls, self.high_us * calls, self.extrapolated)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Whole numbers from ``low`` to ``high``, both included; without a ``high`` all from ``low`` on.
+    """Whole numbers from ``low`` to ``high``, both included; if ``high`` is None, all from ``low`` on.
 
-    A record that contains a span names its two keys in JSON: ``json_form(merged="{}_bytes")`` gives from_bytes and
-    to_bytes.
+    A record that contains a span says how JSON names the two ends: with ``json_form(merged="{}_bytes")``, from_bytes
+    and to_bytes.
     """
 
     low: int = field(default=0, metadata=json_form("from"))

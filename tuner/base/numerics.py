@@ -1,4 +1,4 @@
-"""The numeric mode of the model: C's float, double, int and size_t steps, written once.
+"""The arithmetic of the model: C's steps in float, double, int and size_t, written once.
 
 NCCL mixes ``float`` variables with ``double`` literals; a bit-exact copy has to round at the same places. Rules say
 ``f32(x)`` where C stores into a float and ``f64(literal)`` where C promotes to double; NumPy scalars do the rest
@@ -24,7 +24,7 @@ IntArray: TypeAlias = NDArray[np.int64]
 
 
 def is_time(time_us: float | None) -> TypeGuard[float]:
-    """Whether the value is a time: neither None nor the mark for what NCCL never picks by itself."""
+    """Whether the value is a time: neither None nor the huge value that marks what NCCL never picks by itself."""
     return time_us is not None and time_us < NEVER_US
 
 
@@ -47,12 +47,12 @@ def log2i_array(values: SizeArray) -> IntArray:
 
 
 def powf(base: Float, exponent: int) -> Float:
-    """C's ``powf``; glibc computes it in double and rounds once, and so does this."""
+    """C's ``powf``; like glibc, it computes in double and rounds once."""
     return f32(f64(base) ** f64(exponent))
 
 
 def int32(value: int) -> int:
-    """``value`` as a C int keeps it: products that overflow wrap."""
+    """``value`` as a C int stores it: an overflow wraps around."""
     return (value + 2**31) % 2**32 - 2**31
 
 
@@ -62,7 +62,7 @@ def as_size_t(value: int) -> int:
 
 
 def ceil_div(value: Any, divisor: Any) -> Any:
-    """Integer division rounded up, of ints or arrays."""
+    """Integer division of ints or arrays, rounded up."""
     return (value + divisor - 1) // divisor
 
 
@@ -92,7 +92,7 @@ def shortest(value: Float) -> float:
 def mirrored(value: int, power_of_two: int) -> int:
     """The lowest log2(``power_of_two``) bits of a number, in reverse order.
 
-    NCCL has it twice: mirrorBits for adapters, reverseBits for channels.
+    NCCL has this function twice: mirrorBits for adapters, reverseBits for channels.
     """
     bits = power_of_two.bit_length() - 1
     return sum(1 << (bits - 1 - bit) for bit in range(bits) if value >> bit & 1)

@@ -1,7 +1,7 @@
-"""Makes strangers' text printable just before it is output, by a rule for each kind of output.
+"""Makes text from elsewhere printable just before it is output, by a rule for each kind of output.
 
-Names of hosts, calls, GPUs and files come out of logs, traces and records, and may contain characters that move a
-cursor, change a terminal's title or reverse the order of letters. Text for people and files of text go through
+Names of hosts, calls, GPUs and files are from logs, traces and records. They may contain characters that move a cursor,
+change a terminal's title or reverse the order of letters. Text for people and files of text go through
 :func:`printable`; the command line's streams do it by themselves (:class:`PrintableStream`). JSON escapes by itself,
 HTML by its templates.
 """
@@ -31,7 +31,7 @@ RETURN = f"{_OWN}<return>"  # back to the line's begin, for progress
 
 
 def printable(text: str) -> str:
-    """The text with what would not be seen as ``\\u001b``; line ends and tabs stay."""
+    """The text in which invisible characters are escaped, as in ``\\u001b``; line ends and tabs stay."""
     return _HIDDEN.sub(_escape, text)
 
 
@@ -45,7 +45,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def csv_cell(value: Any) -> Any:
-    """A cell of CSV: a text that a spreadsheet would read as a formula gets a ' before it, which makes it a text."""
+    """A cell of CSV: a text that a spreadsheet would read as a formula gets a ' in front, which makes it a text."""
     if not isinstance(value, str):
         return value
     text = printable(value)
@@ -58,7 +58,7 @@ def label(text: str) -> str:
 
 
 def styled(text: str, style: str) -> str:
-    """The program's own text, bold or in a colour where a terminal reads it: bold, green, red or yellow.
+    """The program's own text in a style that is seen on a terminal: bold, green, red or yellow.
 
     Returns the plain text unless the output is a :class:`PrintableStream`, which turns the marks into a style.
     """
@@ -77,7 +77,7 @@ class PrintableStream(io.TextIOBase):
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes text, with styles in the terminal's form if there is a terminal."""
+        """Writes text, with styles as terminal codes if styles are shown, else without."""
         pieces = _STYLED.split(text)
         for place in range(0, len(pieces), 2):
             pieces[place] = printable(pieces[place])
@@ -122,5 +122,7 @@ class PrintableStream(io.TextIOBase):
 
 
 def raw(stream: TextIO) -> TextIO:
-    """The raw stream behind this one, for a progress bar that moves the cursor and prints only own words."""
+    """The raw stream behind this one, for a progress bar that moves the cursor and prints only the program's own
+    text.
+    """
     return stream._stream if isinstance(stream, PrintableStream) else stream

@@ -1,6 +1,7 @@
-"""Records as JSON, and back: the one function behind every ``--json``; also days, and the files that records name.
+"""Converts records to JSON and back: the one function behind every ``--json``; also dates, and the files that records
+name.
 
-A record's keys are its fields' names, in their order. If JSON has to keep an older form than the record, the field
+A record's keys are its fields' names, in their order. If JSON has to keep another form than the record has, the field
 declares it with :func:`json_form`.
 """
 
@@ -25,7 +26,7 @@ _PLAIN = frozenset({type(None), bool, str, int, float})  # as JSON has them
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How JSON holds a field, from :func:`json_form`."""
+    """How JSON represents a field, as :func:`json_form` declares it."""
 
     key: str | None
     convert: Callable[[Any], Any] | None
@@ -42,20 +43,21 @@ def json_form(
     omitted: bool = False,
     optional: bool = False,
 ) -> Mapping[str, object]:
-    """A dataclass field's ``metadata``: JSON holds it under another ``key``, or converted by ``convert``.
+    """A dataclass field's ``metadata``: JSON has the field under another ``key``, or converted by ``convert``.
 
     ``merged``: the keys of this record are put among those of the enclosing record; a text such as ``{}_bytes`` is
-    their form. ``omitted``: JSON does not have it. ``optional``: JSON does not have it where it is None or empty.
+    their form. ``omitted``: JSON does not have the field. ``optional``: JSON does not have the field if it is None or
+    empty.
     """
     return {_METADATA: _Form(key, convert, merged, omitted, optional)}
 
 
 def to_json(value: Any) -> Any:
-    """Value for ``json.dumps``: records and mappings as dictionaries, sequences and arrays as lists.
+    """Converts a value for ``json.dumps``: records and mappings to dictionaries, sequences and arrays to lists.
 
-    A record with a method ``as_json`` becomes what that returns; findings use it, as their words are in no field.
-    Enumerations are their names (text enumerations their text), paths their text; None and numbers stay; numpy's
-    numbers become Python's. TypeError for anything else.
+    A record with a method ``as_json`` becomes what that returns; findings use it, because their text is in no field.
+    Enumerations become their names (text enumerations their text), paths become text, NumPy's numbers become Python's;
+    None and numbers stay. TypeError for anything else.
     """
     if type(value) in _PLAIN:
         return value
@@ -84,7 +86,8 @@ VERSION = 1  # of the form of all JSON that is printed: docs/json.md says what m
 
 
 def versioned(value: Any, several: str | None = None) -> dict[str, Any]:
-    """JSON object of a record or mapping, or of a list under the key ``several``, with the version of the form first.
+    """JSON object of a record or mapping, or of a list under the key ``several``, with the version of the JSON form as
+    its first key.
 
     TypeError for a list without a key, because nothing could be added to a list later.
     """
@@ -115,7 +118,7 @@ def _record(record: Any) -> dict[str, object]:
 
 @cache
 def _forms(kind: Any) -> tuple[tuple[str, _Form], ...]:
-    """The fields of a dataclass that JSON has, by name."""
+    """The fields of a dataclass that are in JSON, as pairs of name and form."""
     plain = _Form(None, None, False, False, False)
     named = ((each.name, each.metadata.get(_METADATA) or plain) for each in fields(kind))
     return tuple((name, form) for name, form in named if not form.omitted)
@@ -165,7 +168,7 @@ def sha256(path: Path) -> str:
 
 
 def paths(files: Files) -> tuple[Path, ...]:
-    """One file or several, as paths. BadInput for none."""
+    """One file or several, as paths. BadInput if there is no file."""
     several = (Path(files),) if isinstance(files, str | PathLike) else tuple(map(Path, files))
     if not several:
         raise BadInput("no files; valid: at least one")

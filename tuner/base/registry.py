@@ -1,6 +1,6 @@
 """Named rules: a function, or a class of rules that belong together, registers itself under its name.
 
-A release's file names it. Every rule says where NCCL has it.
+A release's file names the rules that it uses. Every rule says where NCCL has it.
 """
 
 import re
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Rule)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Where NCCL has a rule, from the release ``since`` on, up to the rule's next source.
+    """Where NCCL's code has a rule, from the release ``since`` on, up to the rule's next source.
 
     ``file`` and ``function`` are in NCCL's tag ``v<release>-1`` of each of these releases. If NCCL has a rule once for
     each algorithm, braces list the files and functions, pairwise.
@@ -28,12 +28,12 @@ class Source:
     since: str
 
     def text(self, nccl: str) -> str:
-        """The source in words, for the release ``nccl``."""
+        """The source as a text, for the release ``nccl``."""
         return f"{self.function}, {self.file}, v{nccl.partition('@')[0]}-1"
 
 
 class FromBinary(Source):
-    """No public source has the rule from ``since`` on: it was read from that release's libnccl.so.2."""
+    """A rule that no public source has from ``since`` on: it was read from that release's libnccl.so.2."""
 
     __slots__ = ()
 
@@ -43,19 +43,19 @@ class FromBinary(Source):
 
 
 class NotNccl(Source):
-    """Not a rule of NCCL's: this project adds it."""
+    """A rule that is not in NCCL: this project adds it."""
 
     __slots__ = ()
 
     def text(self, nccl: str) -> str:
-        """Words for who added the rule, for any release."""
+        """Text that says who added the rule, for any release."""
         return self.function
 
 
 class Variant:
     """A rule that needs several methods: the only instance of the class is the rule.
 
-    Its name is that of the class in small letters: ``ShrinkOnly`` is ``shrink_only``.
+    The rule's name is the class's name in small letters: ``ShrinkOnly`` is ``shrink_only``.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ _SOURCES: dict[Rule, tuple[Source, ...]] = {}
 
 
 def found_in(*sources: Source) -> Callable[[F], F]:
-    """The decorator for a step that every release takes: no release's file names it, but it has a source like a rule.
+    """The decorator for a step that is in every release: no release's file names it, but it has a source like a rule.
 
     TypeError without a source, ValueError if they are not in the order of releases.
     """
@@ -116,7 +116,7 @@ def sources_of(rule: Rule) -> tuple[Source, ...]:
 
 @cache
 def source_of(rule: Rule, nccl: str) -> Source:
-    """The source that holds for a release. LookupError if the rule has none that early."""
+    """The source that applies to a release. LookupError if the rule has no source that early."""
     held = [source for source in sources_of(rule) if _order(source.since) <= _order(nccl)]
     if not held:
         raise LookupError(f"{rule.__name__} has no source in NCCL {nccl}")

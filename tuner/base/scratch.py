@@ -1,7 +1,7 @@
-"""Temporary folders whose names say which process made them, so that those of killed processes can be removed.
+"""Temporary folders whose names say which process made them, so that folders of killed processes can be removed.
 
 A process can be killed at any moment, so the folder's name is recorded before anything is put into it. The next run
-that makes such a folder removes those of processes that are gone, and the shared memory of their children.
+that makes such a folder removes the folders of processes that are gone, and the shared memory of their children.
 """
 
 import os
@@ -23,7 +23,9 @@ IN_THE_OPEN = "shared-memory-in-the-open"
 
 
 class ScratchFolder(tempfile.TemporaryDirectory[str]):
-    """A temporary folder of this process; ``kind`` says what for. First removes those of processes that are gone."""
+    """A temporary folder of this process; ``kind`` says what it is for. First removes folders of processes that are
+    gone.
+    """
 
     def __init__(self, kind: str) -> None:
         clear_left()
@@ -32,7 +34,7 @@ class ScratchFolder(tempfile.TemporaryDirectory[str]):
 
 @cache
 def _here() -> str:
-    """Identifies this boot of the host and its process name space, in which process numbers are unique."""
+    """Identifies this boot of the host and the PID namespace, within which process ids are unique."""
     with suppress(OSError, IndexError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
         return f"{boot}_{os.readlink('/proc/self/ns/pid').strip('pid:[]')}"
@@ -40,7 +42,9 @@ def _here() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """A process's start time in the kernel's ticks, which distinguishes it from a later process with its number."""
+    """A process's start time in the kernel's ticks, which distinguishes it from a later process with the same id; None
+    if it is gone.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
         return None if fields[0] in ("Z", "X") else int(fields[19])
@@ -49,7 +53,7 @@ def _started(pid: int) -> int | None:
 
 
 def left() -> Iterator[Path]:
-    """Folders of this user's processes that are gone."""
+    """Yields the folders of this user's processes that are gone."""
     owned = re.compile(rf"nccl-tuner-[a-z]+-{re.escape(_here())}-(\d+)-(\d+)-\w{{8}}")
     if _here() == "unknown":
         return
@@ -72,7 +76,9 @@ def clear_left() -> None:
 
 
 def clear_shared_memory(since_s: float) -> None:
-    """Removes this user's shared memory of NCCL that was made since then and that no process has open or mapped."""
+    """Removes this user's shared memory of NCCL that was made since ``since_s`` and that no process has open or
+    mapped.
+    """
     names = set[Path]()
     with suppress(OSError):
         for each in _SHARED.iterdir():

@@ -1,6 +1,7 @@
-"""Signatures that name every argument, for functions whose keywords are the keys of a TypedDict.
+"""Makes signatures that name every argument, for functions whose keywords are the keys of a TypedDict.
 
-Type checkers read ``**given: Unpack[Keys]`` as these keywords; ``help()`` and notebooks show them through this.
+Type checkers read ``**given: Unpack[Keys]`` as these keywords; with this module ``help()`` and notebooks show them,
+too.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def with_keys(keys: Any, defaults: Mapping[str, Any] | None = None) -> Callable[[F], F]:
     """Shows the keys of the TypedDict ``keys`` in place of a function's ``**keywords``.
 
-    ``defaults`` has the default of each key; None for the others.
+    ``defaults`` has default values by key; the default of other keys is None.
     """
 
     def decorated(function: F) -> F:

@@ -1,4 +1,4 @@
-"""Sizes as words, and the reverse."""
+"""Converts sizes to text, and text to sizes."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ MOST_SIZES = 100_000  # of one range
 
 
 def size_bytes(text: str) -> int:
-    """``8``, ``64M`` or ``64MiB`` (2**20), ``64MB`` (10**6) as bytes; BadInput for anything else."""
+    """Bytes of a size such as ``8``, ``64M`` or ``64MiB`` (2**20), ``64MB`` (10**6). BadInput for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     unit = match[2].lower() if match else None
     scale = None if unit is None else _DECIMAL.get(unit) or _BINARY.get(unit.removesuffix("ib") if unit != "b" else "")
@@ -34,10 +34,10 @@ def size_bytes(text: str) -> int:
 
 
 def size_list(text: str) -> list[int]:
-    """Sizes separated by commas, each one size or a range as in nccl-tests, both ends included.
+    """Reads sizes separated by commas. Each is a size or a range as in nccl-tests, both ends included.
 
-    ``8..1G*2`` multiplies as ``-b 8 -e 1G -f 2`` does, and is the same without ``*2``; ``1M..4M+1M`` adds as ``-i``.
-    BadInput for anything else.
+    ``8..1G*2`` multiplies as ``-b 8 -e 1G -f 2`` does, and means the same without ``*2``; ``1M..4M+1M`` adds as ``-i``
+    does. BadInput for anything else.
     """
     return [size for part in text.split(",") for size in (_range(part) if ".." in part else [size_bytes(part)])]
 
@@ -79,7 +79,7 @@ def about(nbytes: int) -> str:
 
 
 def human_bytes(nbytes: int) -> str:
-    """A size in words, exactly: in the largest binary unit that divides it."""
+    """A size as text, exactly: in the largest binary unit that divides it."""
     for power, unit in zip(range(60, 0, -10), UNITS, strict=True):
         if nbytes and nbytes % (1 << power) == 0:
             return f"{nbytes >> power} {unit}"
@@ -90,7 +90,7 @@ _MOST = 1 << 20
 
 
 def from_ranges(text: str, name: str) -> tuple[int, ...]:
-    """The numbers of a list of ranges, ascending. ``name`` says in messages what they number.
+    """The numbers of a list of ranges, ascending. ``name`` says in messages what is numbered.
 
     BadInput for anything but a list of ranges, and for a number that is given twice.
     """
@@ -111,7 +111,7 @@ def from_ranges(text: str, name: str) -> tuple[int, ...]:
 
 
 def as_ranges(numbers: Sequence[int]) -> str:
-    """Numbers in words: three or more with the same step become a range."""
+    """Numbers as text: three or more with the same step become a range."""
     said, at = list[str](), 0
     while at < len(numbers):
         end = at + 1
@@ -137,7 +137,7 @@ def plural(count: int, what: str) -> str:
 
 
 def ranks_on_nodes(ranks: int, nodes: int) -> str:
-    """Numbers in words, such as ``8 ranks on 1 node``."""
+    """Text such as ``8 ranks on 1 node``."""
     return f"{plural(ranks, 'rank')} on {plural(nodes, 'node')}"
 
 

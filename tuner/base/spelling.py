@@ -21,7 +21,7 @@ class Spelling(Enum):
     PYTHON = "Python"
 
     def option(self, name: str) -> str:
-        """``--gpus-per-node``, or ``gpus_per_node=``."""
+        """The option of this name in this spelling: ``--gpus-per-node``, or ``gpus_per_node=``."""
         if self is Spelling.PYTHON:
             return f"{name.replace('-', '_')}="
         return f"--{OTHERWISE.get(name, name.replace('_', '-'))}"
@@ -41,12 +41,12 @@ def spelled_for(reader: Spelling) -> Iterator[None]:
 
 
 def reader() -> Spelling:
-    """The reader of the messages that are made now: Python, unless :func:`spelled_for` says otherwise."""
+    """The reader of the messages that are made at present: Python, unless :func:`spelled_for` says otherwise."""
     return _READER.get()
 
 
 def option(name: str) -> str:
-    """The option of this parameter in a message, as its reader spells it."""
+    """The option of this parameter, as the reader of a message spells it."""
     return _READER.get().option(name)
 
 

@@ -1,4 +1,4 @@
-"""Files of ``tuner.tables``, the repository's folder ``tables``; those in TOML are parsed once and kept compiled."""
+"""Reads files of ``tuner.tables``, the repository's folder ``tables``; TOML files are parsed once and kept compiled."""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -44,8 +44,8 @@ class _Loader(SourceFileLoader):
         super().__init__(name, name)
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
-        """The number and the size by which the cached code is identified: not by time, which two edits within a second
-        share.
+        """The checksum and the size that identify the cached code. A time would not do, because two edits within a
+        second share it.
         """
         data = self.get_data(path)
         return {"mtime": zlib.crc32(data), "size": len(data)}
@@ -55,7 +55,7 @@ class _Loader(SourceFileLoader):
         return super().get_data(self.file if path == self.path else path)
 
     def source_to_code(self, data: Any, path: Any, *_: Any, **__: Any) -> CodeType:  # type: ignore[override]
-        """The code of the dictionary. TOMLDecodeError, and what ``check`` raises."""
+        """The code of the dictionary. Raises TOMLDecodeError, and what ``check`` raises."""
         import tomllib
 
         text = bytes(data).decode()

@@ -1,4 +1,4 @@
-"""Tracing the model: the loops that apply rules report each step to the function that asked for a trace, if any."""
+"""Traces the model: the loops that apply rules report each step to the function that asked for a trace, if any."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -19,7 +19,8 @@ from tuner.base.registry import source_of
 class TraceStep:
     """A rule's effect on a quantity, for one size.
 
-    ``name`` is the rule's name, ``says`` the first line of its docstring, ``source`` where the release has it.
+    ``name`` is the rule's name, ``says`` the first line of its docstring, ``source`` the place of the rule in the
+    release.
     """
 
     quantity: str
@@ -32,13 +33,13 @@ class TraceStep:
 
     @property
     def changes(self) -> bool:
-        """Whether the rule changed the number."""
+        """Whether the rule changed the quantity."""
         return self.before != self.after
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """Records a step of several sizes; ``before`` and ``after`` are numbers in ``unit``, [size], as computed."""
+    """A step for several sizes; ``before`` and ``after`` are numbers in ``unit``, [size], as computed."""
 
     quantity: str
     name: str
@@ -68,7 +69,9 @@ def tracing(nccl: str) -> Iterator[list[TraceStep]]:
 
 @contextmanager
 def tracing_sizes(nccl: str, count: int) -> Iterator[list[Steps]]:
-    """Records the steps, in computations of ``count`` sizes, that change the number of at least one size."""
+    """Records the steps inside the block, in computations of ``count`` sizes, that change the quantity at one size or
+    more.
+    """
     seen: list[Steps] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
@@ -108,7 +111,9 @@ def kept(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def step(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
-    """Reports that ``rule`` turned ``before`` into ``after``, each a number or an array for each size."""
+    """Reports that ``rule`` turned ``before`` into ``after``; each is a number or an array with one element per
+    size.
+    """
     listen = _listener.get()
     if listen is not None:
         listen(quantity, unit, rule, before, after)

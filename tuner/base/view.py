@@ -1,4 +1,4 @@
-"""Answers as tables: each column is declared once, and text, CSV, Markdown and frames are made of it.
+"""Shows answers as tables: each column is declared once; text, CSV, Markdown and data frames are made from it.
 
 A record says how its fields are shown with :func:`column`, in a field's metadata, and how its properties are with
 :func:`shown`; :func:`columns_of` takes these by name. A column that no record describes is a :class:`Column`. A row of
@@ -30,41 +30,45 @@ OF_A_NUMBER = expression(r"(?<=\d) (?=(?:[KMGTPE]i?)?B\b|us\b|ms\b|GB/s|%)")  # 
 
 
 def number(value: float | None, digits: int) -> str:
-    """A number with this many digits after the point; ``-`` for None, ``never`` for what NCCL never picks by itself."""
+    """A number as text with ``digits`` digits after the point; ``-`` for None, ``never`` for what NCCL never picks by
+    itself.
+    """
     if value is not None and value >= NEVER_US:
         return "never"
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def decimals(digits: int) -> Callable[[float | None], str]:
-    """Shows a number with this many digits after the point."""
+    """A function that shows a number with ``digits`` digits after the point."""
     return lambda value: number(value, digits)
 
 
 def percent(value: float | None) -> str:
-    """A share in percent: ``4.2 %``; ``-`` for None."""
+    """A percentage as text: ``4.2 %``; ``-`` for None."""
     return "-" if value is None else f"{value:.1f} %"
 
 
 def as_percent(form: str) -> Callable[[float | None], str]:
-    """Shows a part of 1 in percent, in this format: ``.1f`` gives ``4.2 %``, ``+.0f`` gives ``+4 %``; None gives
-    ``-``.
+    """A function that shows a share of 1 in percent: the format ``.1f`` gives ``4.2 %``, ``+.0f`` gives ``+4 %``; None
+    gives ``-``.
     """
     return lambda value: "-" if value is None else f"{100 * value:{form}} %"
 
 
 def as_ms(form: str) -> Callable[[float | None], str]:
-    """Shows microseconds as milliseconds, in this form, such as ``.3f``; ``-`` for None."""
+    """A function that shows microseconds as milliseconds, in a format such as ``.3f``; ``-`` for None."""
     return lambda value: "-" if value is None else f"{value / 1000:{form}}"
 
 
 def span(values: Sequence[int]) -> str:
-    """``4``, or ``4-16`` where they differ."""
+    """The range of the values as text: ``4``, or ``4-16`` if they differ."""
     return f"{min(values)}-{max(values)}" if min(values) < max(values) else str(values[0])
 
 
 def of_all(text: Callable[[Sequence[Any]], object], name: str) -> Callable[[Row], Any]:
-    """The value for a row of several records: ``text`` gets this field of all of them."""
+    """A function that returns the value for a row of several records: ``text`` gets the field ``name`` of all
+    records.
+    """
     return lambda records: text([getattr(each, name) for each in records])
 
 
@@ -79,7 +83,7 @@ class Column:
 
     ``value`` returns the row's value; ``text`` shows it to people, below ``title``. On a narrow terminal ``spare``
     columns are left out, those with the lowest number first. Programs read the column as ``key``, which is empty for
-    columns that are for people only.
+    columns that are only for people.
     """
 
     title: str
@@ -100,9 +104,10 @@ def column(
     spare: int = 0,
     key: str | None = None,
 ) -> Mapping[str, Any]:
-    """A dataclass field's ``metadata``: how its column is shown; the words are those of :class:`Column`.
+    """A dataclass field's ``metadata`` that says how its column is shown; the arguments are as in :class:`Column`.
 
-    ``digits`` after the point are the usual ``text`` of a number; ``key`` is the field's name by default.
+    With ``digits``, ``text`` shows a number with that many digits after the point; ``key`` is the field's name by
+    default.
     """
     text = text or (plain if digits is None else decimals(digits))
     return {_METADATA: {"title": title, "text": text, "spare": spare, "key": key}}
@@ -112,7 +117,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def shown(title: str = "", **said: Any) -> Callable[[F], F]:
-    """:func:`column` of a property; stands between its ``@property`` and its function."""
+    """Declares the :func:`column` of a property; to be written between ``@property`` and the function."""
 
     def decorated(function: F) -> F:
         vars(function).update(column(title, **said))
@@ -155,7 +160,7 @@ def cells(columns: Sequence[Column], rows: Iterable[Row]) -> list[list[object]]:
 
 
 def spare(columns: Iterable[Column]) -> list[str]:
-    """Titles of the columns that may be left out, in that order."""
+    """Titles of the columns that may be left out, in the order in which they are."""
     return [each.title for each in sorted(columns, key=lambda each: each.spare) if each.spare]
 
 
@@ -189,7 +194,7 @@ class NotedCell:
 
 
 def numbered(rows: Iterable[Sequence[object]]) -> tuple[list[list[str]], dict[str, int]]:
-    """The cells as text, with a number where a cell has a note, and the numbered notes."""
+    """The cells as text, with a number if a cell has a note, and the notes with their numbers."""
     notes: dict[str, int] = {}
     return [[_cell(cell, notes) for cell in row] for row in rows], notes
 
@@ -203,9 +208,9 @@ def _cell(cell: object, notes: dict[str, int]) -> str:
 def laid_out(columns: Sequence[str], body: Sequence[Sequence[str]], width: int, spare: Sequence[str] = ()) -> str:
     """The lines of a plain aligned table; columns whose cells are all numbers are set to the right.
 
-    In a table wider than ``width``, the columns named in ``spare`` are left out, in that order; then cells are wrapped,
-    and a last column of sentences goes below its rows; then the last columns are left out. Where not even the first two
-    fit, each row becomes a list.
+    If a table is wider than ``width``, the columns named in ``spare`` are left out, in that order; then cells are
+    wrapped, and a last column of sentences goes below its rows; then the last columns are left out. If not even the
+    first two columns fit, each row becomes a list.
     """
     whole = _Columns.of(columns, body)
     if whole.total <= width:
@@ -261,7 +266,7 @@ class _Columns:
         return 1 + sum(self.widths) + self.gap * (len(self.widths) - 1)
 
     def fitted(self, rows: Sequence[Sequence[str]], width: int, gap: int) -> "_Columns | None":
-        """The columns narrowed to fit, the widest first; None if a word would not fit."""
+        """The columns, narrowed to fit, the widest first; None if a word would not fit."""
         words = [max(len(word) for cell in cells for word in _words(cell)) for cells in zip(*rows, strict=True)]
         least = [min(own, max(word, LEAST)) for own, word in zip(self.widths, words, strict=True)]
         widths = list(self.widths)
@@ -274,7 +279,7 @@ class _Columns:
         return _Columns(tuple(widths), self.to_the_right, gap)
 
     def closer(self, columns: Sequence[str], width: int, gap: int) -> "_Columns | None":
-        """The columns with this gap, widened for their titles where these are longer; None if they do not fit."""
+        """The columns with this gap, widened for titles that are longer; None if the columns do not fit."""
         widths, left = list(self.widths), width - 1 - sum(self.widths) - gap * (len(self.widths) - 1)
         for at, name in enumerate(columns):
             more = max(0, min(left, len(name) - widths[at]))
@@ -300,7 +305,9 @@ def _table(columns: Sequence[str], body: Sequence[Sequence[str]], form: _Columns
 
 
 def _with_sentences(name: str, body: Sequence[Sequence[str]], width: int, above: Sequence[Sequence[str]]) -> str:
-    """A table whose last column, called ``name``, stands below each row; ``above``: the lines of head and rows."""
+    """A table whose last column, called ``name``, is below each row; ``above``: the lines of the header and the
+    rows.
+    """
     head, *rows = above
     lines = ["", *head, f"{INDENT}{name}", " " + "─" * (width - 1)]
     for (*_, sentence), row in zip(body, rows, strict=True):

@@ -1,4 +1,6 @@
-"""The interface of what can measure: GPUs, or a simulation with a planted truth. The loop knows no more about them."""
+"""The interface to what can measure: GPUs, or a simulation with planted times. The measuring loop only uses this
+interface.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +15,11 @@ from tuner.times.measured.samples import Combination, Point
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Repeats of one point: the time of each in us, what was executed (None: not seen), and the number of wrong
+    """Repeats of one point: the time of each repeat in us, what was executed (None: not seen), and the number of wrong
     results.
 
-    ``host_us`` is the least that the host took to start one call on all ranks; None if not measured. ``late_us``: each
-    rank that ended last, with how much later than the median rank it ended, us.
+    ``host_us`` is the least time that the host took to start one call on all ranks; None if not measured. ``late_us``:
+    each rank that ended last, with how much later than the median rank it ended, us.
     """
 
     times_us: tuple[float, ...]
@@ -35,9 +37,10 @@ class Backend(Protocol):
         """The number of ranks."""
 
     def describe(self) -> Header:
-        """The header of its files: everything that must be equal in a second run, and that explains the times.
+        """The header of the backend's files: everything that must be equal in a second run, and what explains the
+        times.
 
-        ``noted`` explains the times, too, but may differ in a second run (date, clocks, driver).
+        ``noted`` also explains the times, but may differ in a second run (date, clocks, driver).
         """
 
     def combinations(self, point: Point) -> Sequence[Combination]:
@@ -47,19 +50,19 @@ class Backend(Protocol):
         """Runs a point; if ``requested`` is None, NCCL or the table in use chooses."""
 
     def now_s(self) -> float:
-        """The clock of budgets and of ``at_s``, in seconds since any start; a simulated clock does not wait."""
+        """The clock for budgets and ``at_s``, in seconds since an arbitrary start; a simulated clock does not wait."""
 
     def use_table(self, text: str | None) -> None:
         """Sets the decision table that NCCL's own choices follow from now on; None removes it."""
 
     def renew(self) -> bool:
-        """Continues in a fresh process, with everything set up anew. False if no other process is possible."""
+        """Continues in a fresh process, with everything set up again. Returns False if no other process is possible."""
 
     def rest(self, seconds: float) -> None:
-        """Lets this time pass without calls; a simulated clock is moved forward."""
+        """Lets ``seconds`` pass without calls; a simulated clock is moved forward."""
 
     def close(self) -> None:
-        """Frees what it holds; nothing can be run afterwards."""
+        """Frees all resources; nothing can be run afterwards."""
 
 
 # Above, a call takes longer than the host takes to start it: 20 us on 2 ranks of a process, 60 to 90 us on 8 (an H200).
@@ -68,13 +71,13 @@ GRAPHS_BELOW_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How GPUs are measured.
+    """Options of measuring on GPUs.
 
-    ``topology`` is where NCCL's view of the machine is written, ``log`` where NCCL's log is kept (of rank 0's process
-    and its first communicator), ``library`` a libnccl instead of the installed wheel's. ``limit_s`` limits each block,
-    the communicator's init, and the rendezvous. Calls of fewer nBytes than ``graphs_below_bytes`` are timed inside CUDA
-    graphs, so that the host's time does not count; their buffers are registered there, as NCCL does by itself, only
-    with ``registered``.
+    ``topology``: file to which NCCL's view of the machine is written. ``log``: file that keeps NCCL's log (of rank 0's
+    process and its first communicator). ``library``: a libnccl instead of the installed wheel's. ``limit_s`` limits
+    each block, the communicator's init, and the rendezvous. Calls of fewer nBytes than ``graphs_below_bytes`` are timed
+    inside CUDA graphs, so that the host's time does not count. Only with ``registered`` are their buffers registered in
+    graphs, as NCCL does by default.
     """
 
     ranks_per_gpu: int = 1
@@ -87,7 +90,7 @@ class Options:
 
 
 def options_of(header: Header) -> Options:
-    """The options that a file with this header was measured with; BadMeasurement if it does not say them."""
+    """The options with which a file with this header was measured. BadMeasurement if the header does not say them."""
     topology = header.scenario.topology if header.scenario else None
     library = given(header.nccl or "") or (header.noted.library if header.noted else None)
     if header.ranks_per_gpu is None or topology is None or library is None:

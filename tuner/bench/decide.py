@@ -1,4 +1,4 @@
-"""From files of measurements to a decision table for the plugin, and the gain of each of its rows."""
+"""Makes a decision table for the plugin from files of measurements, and tells the gain of each row."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -35,12 +35,13 @@ DEFAULT_GATE = GateSettings()
 
 @dataclass(frozen=True, slots=True)
 class DecidedRow:
-    """One row, for communicators of ``ranks`` ranks on ``nodes`` nodes; ``row`` is its text in the table.
+    """One row of a table, for communicators of ``ranks`` ranks on ``nodes`` nodes; ``row`` is its text.
 
-    ``high_bytes`` None: for everything from ``low_bytes`` on. ``gain``, the 95 % interval of it from ``gain_low`` to
-    ``gain_high``, and the ``probability`` of improvement are shares of 1, None if nothing was gated; the probability
-    is for all rows of the table together. ``sizes`` are the sizes that were tried, in bytes; ``cut`` are measured sizes
-    that the row no longer has, because it was slower there or beyond. ``reason`` says why it was dropped.
+    If ``high_bytes`` is None, the row is for all sizes from ``low_bytes`` on. ``gain``, its 95 % interval from
+    ``gain_low`` to ``gain_high``, and the ``probability`` of improvement are shares of 1, None without an A/B run; the
+    probability is for all rows of the table together. ``sizes`` are the sizes that were tried, in bytes. ``cut`` are
+    measured sizes that were removed from the row, because it was slower at them or between them and the remaining
+    sizes. ``reason`` says why the row was dropped.
     """
 
     ranks: int
@@ -61,7 +62,7 @@ class DecidedRow:
 
 @dataclass(frozen=True, slots=True)
 class DecidedFile:
-    """One file: mean regrets at its sizes, by NCCL's picks and with the table.
+    """One file: mean regrets at its sizes, with NCCL's picks and with the table.
 
     ``hold_out`` are the regrets of rows made from every other size, at the sizes in between. ``origin`` says where the
     times come from.
@@ -78,7 +79,9 @@ class DecidedFile:
 
 @dataclass(frozen=True, slots=True)
 class OtherRanks:
-    """How rows for one number of ranks would do at another number, although rows only apply to their own."""
+    """How rows for one number of ranks would perform at another number, although rows only apply to their own
+    number.
+    """
 
     decided_at: int
     tried_at: int
@@ -91,7 +94,7 @@ class Decided(Framed):
 
     ``stand_in`` says that another release stands in for the measured one; empty if none does.
 
-    As a frame it has one row for each row of a table, the kept ones first.
+    As a data frame it has one row for each row of a table, the kept ones first.
     """
 
     table: Path
@@ -105,7 +108,9 @@ class Decided(Framed):
     stand_in: str = ""
 
     def columns(self) -> dict[str, Column]:
-        """collective, low_bytes, high_bytes (-1: none), choice, ranks, nodes, gain, probability (NaN: none); [row]."""
+        """Columns, an array [row] each: collective, low_bytes, high_bytes (-1: none), choice, ranks, nodes, gain,
+        probability (NaN: none).
+        """
         rows = [*self.kept, *self.dropped]
         numbers = dict.fromkeys(("gain", "probability", "gain_low", "gain_high"), np.float64)
         high = {"high_bytes": np.array([-1 if row.high_bytes is None else row.high_bytes for row in rows], int)}
@@ -121,16 +126,17 @@ def decide(
     gate: GateSettings | None = DEFAULT_GATE,
     command: str | None = None,
 ) -> Decided:
-    """Writes ``out``, a table of few rows from files that ``nccl-tuner measure`` wrote, one for each communicator size.
+    """Writes ``out``, a table of few rows, from files that ``nccl-tuner measure`` wrote, one file for each communicator
+    size.
 
-    A row stays only if an A/B run through the plugin, on the backend that measured the file and in several fresh
-    processes, shows that it gains more than 2 %, with a probability of 0.975 at least for all rows of the table
-    together; that run is kept beside ``out``, as out.ab.jsonl. Without a ``gate`` (None) there is no such run, and the
-    table says so. With a file of fitted ``constants``, rows end where these predict it, not halfway between two sizes.
-    ``command`` is named in the table. Errors: BadMeasurement for files that cannot be judged, or two of one
-    communicator size; CannotBeJudged if no size has two choices; BadConstants; BadInput if the table cannot be
-    written; MeasuringFailed where the A/B run fails; OtherRank on a launcher's processes other than the first: they
-    take part in the A/B run and write nothing.
+    A row stays only if an A/B run through the plugin shows that it gains more than 2 %, with a probability of at least
+    0.975 for all rows of the table together. The A/B run is on the backend that measured the file, in several fresh
+    processes, and is kept beside ``out``, as out.ab.jsonl. Without a ``gate`` (None) there is no such run, and the
+    table says so. With a file of fitted ``constants``, rows end where the constants predict it, not halfway between two
+    sizes. ``command`` is named in the table. BadMeasurement for files that cannot be judged, or two files of one
+    communicator size. CannotBeJudged if no size has two choices. BadConstants if the constants are invalid. BadInput if
+    the table cannot be written. MeasuringFailed if the A/B run fails. OtherRank on a launcher's processes other than
+    the first, which take part in the A/B run and write nothing.
     """
     given, out = paths(files), Path(out)
     fitted = None if constants is None else Path(constants)
@@ -231,13 +237,15 @@ class _Decision:
 
 
 def _check_compared(sizes: Sequence[JudgedPick[Any, Any, Any]]) -> None:
-    """CannotBeJudged if nothing besides NCCL's pick was measured at any size."""
+    """Raises CannotBeJudged if nothing besides NCCL's pick was measured at any size."""
     if not any(one.same and one.others for one in sizes):
         raise CannotBeJudged(f"no size can be decided: {'; '.join(dict.fromkeys(one.why for one in sizes))}")
 
 
 def _beside(out: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> Path:
-    """Path of the A/B run's file; each communicator has its own, named by what distinguishes it from the others."""
+    """Path of the A/B run's file. Each communicator has its own file, named after its ranks, and its nodes if
+    needed.
+    """
     names = [out.name, *([str(proposal.ranks)] if len(proposals) > 1 else [])]
     if [other.ranks for other in proposals].count(proposal.ranks) > 1:
         names.append(str(proposal.nodes))
@@ -265,7 +273,7 @@ def _tried(path: Path, proposal: Proposal, beside: Path, settings: GateSettings)
 
 
 def _measured(sources: Sequence[str], proposals: Sequence[Proposal]) -> dict[str, str]:
-    """Provenance of the files."""
+    """Entries of the table's provenance about the files."""
     said = {}
     for number, (source, proposal) in enumerate(zip(sources, proposals, strict=True), start=1):
         header = proposal.comparison.measurements.header
@@ -301,12 +309,12 @@ def _rows(decisions: Sequence[_Decision], settings: GateSettings | None) -> dict
 
 
 def _by(command: str | None) -> dict[str, str]:
-    """Provenance: the command that made a table, and the day."""
+    """Entries of the table's provenance: the command that made it, and the day."""
     return {"by": "nccl-tuner decide", "date": today(), **({} if command is None else {"command": command})}
 
 
 def _result(has_rows: bool) -> dict[str, str]:
-    """Provenance: why sizes have no row."""
+    """Entry of the table's provenance: why sizes have no row."""
     if has_rows:
         return {GAPS: "sizes without a row keep NCCL's own choice: nothing better is proven there"}
     return {"result": "no row: NCCL's default is the best that was found"}
@@ -319,10 +327,9 @@ _Shape = tuple[int, int]  # nodes and GPUs of each
 def decide_runs(asked: RunsQuery, out: Path, command: str | None = None) -> Decided:
     """Writes ``out``: a row for neighbouring sizes at which one forced combination is faster beyond the noise.
 
-    No row has been tried in an A/B run, and the table says so.
-    Errors: BadInput if machine or release are missing, a label is invalid, or the table cannot be written;
-    BadMeasurement for a file without times, or with some that cannot be true; CannotBeJudged if no size has two
-    choices.
+    No row has been tried in an A/B run, and the table says so. BadInput if machine or release are missing, a label is
+    invalid, or the table cannot be written. BadMeasurement if a file has no times, or times that cannot be true.
+    CannotBeJudged if no size has two choices.
     """
     regret = workflow.of_arms(workflow.read(asked))
     _check_compared(regret.sizes)
@@ -405,7 +412,7 @@ def _hold_out(sizes: Sequence[RunsPick]) -> Regrets:
 
 
 def _means(sizes: Sequence[RunsPick], rows: Sequence[RecommendedRow]) -> tuple[float, float]:
-    """Mean regrets over the best that was measured: by NCCL's picks, and with the rows."""
+    """Mean regrets relative to the best measured choice: with NCCL's picks, and with the rows."""
     before, after = [0.0], [0.0]
     for one in sizes:
         best_us, pick_us = best_arm(one).time_us, one.same[0].time_us

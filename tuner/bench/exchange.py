@@ -1,7 +1,7 @@
-"""Sends questions to processes that were started for them, and gets the answers: pickles over a socket, one by one.
+"""Sends questions to worker processes and receives the answers, as pickles over a socket, one by one.
 
-Such a process has its own backend, and can be ended and started anew, so that everything that is fixed within a process
-varies. It runs ``main``.
+A worker process has its own backend, and can be ended and replaced by a new one, so that everything that is fixed
+within a process varies. It runs ``main``.
 """
 
 import copyreg
@@ -49,17 +49,17 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """Result of a question, or the error it raised."""
+    """The result of a question, or the error that it raised."""
 
     result: Any = None
     error: TunerError | None = None
 
 
 class WorkerProcesses:
-    """Processes that measure together; the first one is asked, and if it does not answer, all are ended.
+    """Processes that measure together. Questions go to the first; if it does not answer, all are ended.
 
     ``name`` is their name in errors, ``limit_s`` limits each answer (None: no limit), and ``last_words`` returns what
-    the first of them wrote last. Each leads a session of its own.
+    the first process wrote last. Each process leads its own session.
     """
 
     def __init__(self, name: str, limit_s: float | None, last_words: Callable[[], str] = str) -> None:
@@ -72,7 +72,7 @@ class WorkerProcesses:
         return [process.pid for process in self._processes]
 
     def start(self, begun: Begun, count: int = 1) -> None:
-        """Starts the processes; the first gets the descriptor of a socket, over which it answers."""
+        """Starts the processes; the first gets the descriptor of a socket over which it answers."""
         own, theirs = socket.socketpair()
         own.settimeout(self._limit_s)
         self._socket, self._stream = own, own.makefile("rwb")
@@ -81,13 +81,13 @@ class WorkerProcesses:
                 self._processes.append(begun(number, theirs.fileno() if number == 0 else -1))
 
     def ask(self, message: object, doing: str) -> Any:
-        """The WorkerAnswer to a message. Raises the answer's own error; MeasuringFailed if there is no answer."""
+        """Sends a message and returns the WorkerAnswer. Raises the error in the answer; MeasuringFailed if there is no
+        answer.
+        """
         return self._exchanged(doing, lambda: send(self._stream, message))
 
     def answer(self, doing: str) -> Any:
-        """The next WorkerAnswer, without asking. Raises the answer's own error; MeasuringFailed if there is no
-        answer.
-        """
+        """The next WorkerAnswer, without asking. Raises the error in it; MeasuringFailed if there is no answer."""
         return self._exchanged(doing, lambda: None)
 
     def _exchanged(self, doing: str, say: Callable[[], None]) -> Any:
@@ -113,20 +113,20 @@ class WorkerProcesses:
         return answer
 
     def leave(self, how: str, limit_s: float) -> None:
-        """Asks them to end, by one of ``LAST``, and waits this long for each."""
+        """Asks the processes to end, with one of the questions ``LAST``, and waits up to ``limit_s`` for each."""
         with suppress(MeasuringFailed):
             self.ask(Question(how), how)
         self.wait(limit_s)
 
     def wait(self, limit_s: float) -> None:
-        """Waits this long for the processes to end, then ends those that are left."""
+        """Waits up to ``limit_s`` for each process to end, then kills those that are left."""
         for process in self._processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(limit_s)
         self.end()
 
     def end(self) -> None:
-        """Ends them at once, with everything that they started."""
+        """Kills the processes at once, with everything that they started."""
         processes, self._processes = self._processes, []
         for process in processes:
             _kill(process)
@@ -143,7 +143,7 @@ def send(stream: Any, message: object) -> None:
 
 
 def answer_all(stream: Any, answered: Callable[[Question], WorkerAnswer]) -> None:
-    """Answers questions until one of ``LAST`` comes, or the other side is gone."""
+    """Answers questions until one of ``LAST`` arrives, or the other side is gone."""
     with suppress(EOFError):
         while True:
             question: Question = pickle.load(stream)
@@ -153,7 +153,7 @@ def answer_all(stream: Any, answered: Callable[[Question], WorkerAnswer]) -> Non
 
 
 def _ending(process: "subprocess.Popen[bytes]") -> str:
-    """How a process ended without answering, as words that follow its name; waits up to 5 s for its end."""
+    """How a process ended without answering, as a text that follows its name; waits up to 5 s for its end."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(5)
     code = process.poll()
@@ -178,9 +178,9 @@ Opener = Callable[[], Backend]  # a function that pickle knows: of a module, or 
 
 
 def _begun(folder: str, number: int, descriptor: int) -> "subprocess.Popen[bytes]":
-    """Starts a process with its temporary files in this folder, so that none is left over if it is killed.
+    """Starts a process whose temporary files are in this folder, so that no file is left over if it is killed.
 
-    It runs in the current folder, so that file names mean the same, but imports nothing from there.
+    The process runs in the current folder, so that file names mean the same, but imports nothing from there.
     """
     return children.start(
         children.MEASURING,
@@ -194,10 +194,10 @@ def _begun(folder: str, number: int, descriptor: int) -> "subprocess.Popen[bytes
 
 
 class OwnProcess:
-    """A Backend (tuner.bench.backend) that ``opener`` opens in a fresh process, and again at each :meth:`renew`.
+    """A Backend (tuner.bench.backend) that ``opener`` opens in a fresh process, and in another one at each
+    :meth:`renew`.
 
-    Errors: what the backend raises, raised here; MeasuringFailed where the process dies, or does not answer within
-    ``limit_s``.
+    Errors of the backend are raised here. MeasuringFailed if the process dies, or does not answer within ``limit_s``.
     """
 
     def __init__(self, opener: Opener, limit_s: float | None = None) -> None:
@@ -225,7 +225,7 @@ class OwnProcess:
         return found
 
     def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
-        """The backend's times."""
+        """Runs a point on the backend."""
         found: Run = self._ask("run", point, requested, repeats)
         return found
 
@@ -235,7 +235,7 @@ class OwnProcess:
         return found
 
     def use_table(self, text: str | None) -> None:
-        """Sets the decision table, for later processes as well."""
+        """Sets the decision table, also for later processes."""
         self._table = text
         self._ask("use_table", text)
 
@@ -248,7 +248,7 @@ class OwnProcess:
         return True
 
     def rest(self, seconds: float) -> None:
-        """Waits."""
+        """Waits for ``seconds``."""
         time.sleep(seconds)
 
     def close(self) -> None:
@@ -266,9 +266,10 @@ def _first_answer(workers: WorkerProcesses, folder: str, opener: Callable[[], An
 
 
 def serve(opener: Callable[[], bool]) -> None:
-    """Serves another rank's measurement: opens backends in fresh processes as long as another one is due.
+    """Serves another rank's measurement: opens backends in fresh processes, one after the other, as long as more are
+    needed.
 
-    Errors: what ``opener`` raises; MeasuringFailed where a process dies.
+    Raises what ``opener`` raises; MeasuringFailed if a process dies.
     """
     with ScratchFolder(_FOLDER) as folder:
         while _served(opener, folder):
@@ -276,7 +277,7 @@ def serve(opener: Callable[[], bool]) -> None:
 
 
 def _served(opener: Callable[[], bool], folder: str) -> bool:
-    """Serves to the end in one process; returns whether another one follows."""
+    """Serves in one process until it ends; returns whether another process follows."""
     workers = WorkerProcesses(_NAME, None)
     again = bool(_first_answer(workers, folder, opener))
     workers.wait(CLOSE_S)
@@ -284,7 +285,9 @@ def _served(opener: Callable[[], bool], folder: str) -> bool:
 
 
 def main() -> None:
-    """Opens the backend that the first message names, and answers until it is told to close or nobody asks any more."""
+    """Opens the backend with the function in the first message, and answers until it is told to close or the other side
+    is gone.
+    """
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # or it would keep the GPUs where the other side is killed
     with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("rwb") as stream, suppress(EOFError):
         try:

@@ -1,4 +1,4 @@
-"""Figures of measured times, by matplotlib."""
+"""Draws figures of measured times with matplotlib."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,9 +25,9 @@ OTHERS: Look = {"color": "#8C8C8C", "linewidth": 0.7, "label": "with other chann
 
 
 def measured(compared: Sequence[JudgedFile], names: Sequence[str]) -> NotebookFigure:
-    """Times over sizes for each kind of call in each file, and where there is a model, its times and their ratio.
+    """Draws times over sizes for each kind of call in each file and, if there is a model, its times and their ratio.
 
-    ``names`` say where each file comes from. Markers are measured or simulated times, lines the model's predictions.
+    ``names`` say where each file comes from. Markers show measured or simulated times, lines the model's predictions.
     """
     kinds = [
         (comparison, kind, name) for comparison, name in zip(compared, names, strict=True) for kind in comparison.kinds

@@ -1,7 +1,7 @@
 """The measuring loop: rounds over all tasks in random order, until each median is known precisely enough.
 
-Everything is sampled once in a round, so that drift affects all combinations equally. After a few rounds it continues
-in a fresh process, so that effects fixed within a process are not taken for the machine's.
+Each round samples every task once, so that drift affects all combinations equally. After a few rounds the loop
+continues in a fresh process, so that effects that are fixed within a process are not mistaken for the machine's.
 """
 
 import math
@@ -23,7 +23,8 @@ SIZES = tuple(1 << power for power in range(3, 31))
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Combinations to measure; no names means all. ``channels`` are added to NCCL's own number.
+    """Combinations to measure; empty fields mean all. ``channels``: numbers of channels to measure besides NCCL's own
+    number.
 
     ``own_alone``: only NCCL's own choice.
     """
@@ -34,7 +35,7 @@ class Wanted:
     own_alone: bool = False
 
     def of(self, offered: Iterable[Combination]) -> list[Combination]:
-        """Those of the ``offered`` combinations that are wanted, with all wanted numbers of channels."""
+        """The wanted ones of the ``offered`` combinations, with all wanted numbers of channels."""
         chosen = [
             combination
             for combination in offered
@@ -46,7 +47,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """The kind of calls for each size: type and operation, out of place, in place or both, in a CUDA graph or not."""
+    """The kind of calls for each size: data type and operation, out of place, in place or both, in a CUDA graph or
+    not.
+    """
 
     dtype: DataType = DataType.float32
     op: Op = Op.sum
@@ -66,8 +69,8 @@ def points(
     """The calls of these sizes (nBytes) on ``ranks`` ranks.
 
     A size that a collective cannot have (each rank needs the same whole number of elements) is left out for this
-    collective; BadInput if none can have it. Without sizes: powers of two from 8 B to 1 GiB, rounded down to whole
-    elements.
+    collective. BadInput if no collective can have a size. Without sizes: powers of two from 8 B to 1 GiB, rounded down
+    to whole elements.
     """
     units = {collective: Point(collective, 0, how.dtype, how.op).unit_bytes(ranks) for collective in collectives}
     for size in sizes or ():
@@ -115,10 +118,12 @@ BESIDE = 2  # sizes, to either side
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``precision`` is half the confidence interval divided by the median; ``budget_s`` counts the backend's seconds.
+    """Settings of a loop. ``precision`` is half the confidence interval over the median; ``budget_s`` is in seconds of
+    the backend's clock.
 
-    ``rounds`` is the most blocks of a combination, ``repeats`` the runs of a block that are kept, ``warmup`` the runs
-    before them. ``rounds_per_process``: rounds before the loop goes on in a fresh process; None for never.
+    ``rounds`` is the most blocks of a combination, ``repeats`` the number of runs of a block that are kept, ``warmup``
+    the number of runs before these. ``rounds_per_process``: rounds after which the loop continues in a fresh process;
+    None for never.
     """
 
     precision: float = 0.02
@@ -149,7 +154,7 @@ class End(StrEnum):
 
 @dataclass()
 class KnownTask(TaskSamples):
-    """Knowledge of one task, from all of its sample blocks."""
+    """What is known about one task from all its sample blocks."""
 
     state: State = State.open
     estimate: Estimate | None = None
@@ -166,7 +171,7 @@ class KnownTask(TaskSamples):
 
 
 class Loop:
-    """Measures ``tasks``; ``before`` are blocks of earlier starts, which count and are not repeated."""
+    """Measures ``tasks``; ``before`` are blocks of earlier runs, which count and are not repeated."""
 
     def __init__(
         self,
@@ -196,7 +201,7 @@ class Loop:
 
     @property
     def open(self) -> list[Task]:
-        """Tasks that are not known well enough."""
+        """Tasks whose times are not known precisely enough."""
         return [task for task, known in self.known.items() if known.state is State.open]
 
     def share_done(self) -> float:
@@ -214,7 +219,9 @@ class Loop:
         return min(most, max(1, LEAST_ROUNDS - known.blocks, math.ceil(needed - known.blocks)))
 
     def run(self) -> Iterator[SampleBlock]:
-        """Yields each block once it is added; ``end`` then says why there are no more. The caller may stop any time."""
+        """Yields each block once it is added; afterwards ``end`` says why there are no more. The caller may stop at any
+        time.
+        """
         while any(self.known[task].blocks < self._settings.rounds for task in self.open):
             if not self._renewed():
                 self.end = End.process
@@ -231,7 +238,9 @@ class Loop:
         self.end = End.rounds if self.open else End.precise
 
     def _renewed(self) -> bool:
-        """Continues in a fresh process once this one has had its rounds; False if no fresh process is possible."""
+        """Continues in a fresh process after ``rounds_per_process`` rounds; returns False if no fresh process is
+        possible.
+        """
         if self._settings.rounds_per_process is None or self._since_renewed < self._settings.rounds_per_process:
             return True
         if not self._backend.renew():
@@ -240,7 +249,7 @@ class Loop:
         return True
 
     def _order(self) -> list[Task]:
-        """Tasks that this round still has to sample; the same order in every start with the same seed."""
+        """Tasks that this round still has to sample, in an order that is the same in every run with the same seed."""
         order = list(self.known)
         random.Random(f"{self._settings.seed} {self.round}").shuffle(order)
         return [

@@ -1,4 +1,4 @@
-"""GPUs in a fresh process, and reopening the backend that a file was measured with."""
+"""Opens GPUs in a fresh process, and reopens the backend with which a file was measured."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -17,10 +17,10 @@ _PATIENCE = 4.0  # limits of a step: ranks meet, NCCL's init, a block, and what 
 
 
 def fresh(options: Options) -> Backend | None:
-    """The GPUs of this computer, or those that a launcher's processes hold, in a process that can be renewed.
+    """The GPUs of this computer, or of a launcher's processes, opened in a process that can be renewed.
 
-    None on ranks other than 0, after they have served until rank 0 was done. Errors: BadInput for what cannot be
-    measured here; MeasuringFailed where the GPUs cannot be opened.
+    Returns None on ranks other than 0, after they have served until rank 0 was done. BadInput for what cannot be
+    measured here, MeasuringFailed if the GPUs cannot be opened.
     """
     from tuner.bench.gpu import opening  # with the packages of an extra, which files of other programs do without
 
@@ -38,7 +38,7 @@ def _served(here: RankAddress, options: Options) -> bool:
 
 
 class OtherRank(TunerError):
-    """Raised on a launcher's process that only served the one which has the result."""
+    """Raised on a launcher's process that only served rank 0, which has the result."""
 
 
 def serves(headers: Iterable[Header]) -> bool:
@@ -63,9 +63,9 @@ REOPENERS: dict[str, Reopener] = {GPU: _gpus_again, DOUBLE: _gpus_again, simulat
 
 
 def again(path: Path, measurements: Measurements) -> Backend | None:
-    """The backend that a file was measured with; None on ranks that only serve.
+    """The backend with which a file was measured; None on ranks that only serve.
 
-    BadMeasurement if it is not available here, or has changed.
+    BadMeasurement if the backend is not available here, or has changed.
     """
     name = measurements.header.backend or ""
     if name not in REOPENERS:

@@ -1,4 +1,4 @@
-"""A measuring backend without GPUs: a planted truth behind the noise of a real machine, on a virtual clock.
+"""A measuring backend without GPUs: hidden ("planted") true times with the noise of a real machine, on a virtual clock.
 
 The same seed gives the same times. docs/measuring.md describes what is planted.
 """
@@ -46,8 +46,8 @@ _EFFICIENCIES = (0.5, 1.25)
 def draw(nccl: Release, rng: np.random.Generator) -> dict[str, Any]:
     """Draws a change of some of the release's constants, as :func:`tuner.emulator.fitted_constants.changed` takes it.
 
-    About a third of latencies and caps by a factor of 0.5 to 2 (log-uniform), of bandwidths by 0.5 to 1.25, and some of
-    the tree's corrections and of the ring's plateau.
+    About a third of the latencies and caps change by a factor of 0.5 to 2 (log-uniform), a third of the bandwidths by
+    0.5 to 1.25, and some of the tree's corrections and of the ring's plateau.
     """
     latencies = plain(nccl.base_latency_us)
     change: dict[str, Any] = {
@@ -90,14 +90,14 @@ def _scaled_rows(rows: Mapping[str, Mapping[str, float]], rng: np.random.Generat
 
 
 def _factor(rng: np.random.Generator, between: tuple[float, float] = _FACTORS) -> float | None:
-    """A factor for one constant, None if it stays; always draws the same number of random numbers."""
+    """A factor for one constant, None if the constant stays; always draws the same number of random numbers."""
     chance, where = rng.random(2)
     return math.exp(math.log(between[0]) + where * math.log(between[1] / between[0])) if chance < _SHARE else None
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of one cell at one size: the parts of its time, and the channels that NCCL itself would give it."""
+    """Cost of one combination at one size: the parts of its time, and NCCL's own number of channels."""
 
     latency_us: float
     transfer_us: float
@@ -111,7 +111,7 @@ class Cost:
 
 
 class Truth:
-    """Times of every combination on ``communicator`` if ``change`` were the truth about its release's constants."""
+    """Times of every combination on ``communicator`` if the release's constants were changed by ``change``."""
 
     def __init__(self, communicator: Comm, change: Mapping[str, Any]) -> None:
         nccl = communicator.release
@@ -120,7 +120,7 @@ class Truth:
         self._costs: dict[Request, dict[int, dict[AlgoProto, Cost]]] = {}
 
     def costs(self, point: Point) -> dict[AlgoProto, Cost]:
-        """Costs of what NCCL can run at this point."""
+        """The cost of every combination that NCCL can run at this point."""
         known = self._costs.setdefault(point.request, {})
         if point.bytes not in known:
             unit = point.unit_bytes(self._selection.communicator.ranks)
@@ -161,7 +161,7 @@ _BETWEEN_RUNS_S = 2e-4  # what a block costs besides its runs
 
 @dataclass(frozen=True, slots=True)
 class PlantedNoise:
-    """Noise on the true times: shares of 1, except where a name has a unit."""
+    """Noise on the true times: shares of 1, except for names with a unit."""
 
     sigma: float  # of every run, lognormal
     spike_chance: float
@@ -191,7 +191,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """Secrets of a simulated backend, for tests only."""
+    """The hidden truth of a simulated backend, for tests only."""
 
     truth: Truth
     noise: PlantedNoise
@@ -199,11 +199,11 @@ class Planted:
 
 
 class Simulated:
-    """A backend (tuner.bench.backend) for ``scenario``.
+    """A simulated backend (tuner.bench.backend) for ``scenario``.
 
-    ``truth`` is a change of the release's constants (see tuner.bench.simulated.truth); {} for a machine that obeys
-    NCCL's model, None for one that the seed draws. ``after`` counts the blocks of earlier runs that this one continues,
-    so that it does not repeat their noise. BadInput if nodes differ, as one table of truth would not hold for them.
+    ``truth`` is a change of the release's constants (see tuner.bench.simulated.truth); {} for a machine that follows
+    NCCL's model, None for a change that the seed draws. ``after`` counts the blocks of earlier runs that this one
+    continues, so that it does not repeat their noise. BadInput if nodes differ.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class Simulated:
         return self._selection.communicator.ranks
 
     def describe(self) -> Header:
-        """The scenario and the planted times, for the head of the samples."""
+        """The scenario and the planted times, for the file's header."""
         return Header(NAME, scenario=as_written(self.scenario), ranks=self.ranks, seed=self.seed, truth=self._from)
 
     def combinations(self, point: Point) -> list[Combination]:
@@ -249,7 +249,7 @@ class Simulated:
         return [Combination(*algo_proto) for algo_proto in self._truth.costs(point)]
 
     def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
-        """Times of one collective by the planted truth. BadInput for what cannot run here."""
+        """Times of one call according to the planted truth, with noise. BadInput for what cannot run here."""
         wanted = self._own(point) if requested is None else requested
         costs = self._truth.costs(point)
         if any(each.holds(point, wanted.algo_proto) for each in self._replaced):
@@ -269,8 +269,8 @@ class Simulated:
         return self._now_s
 
     def use_table(self, text: str | None) -> None:
-        """Sets the table. Errors: PluginRefused for a table that the plugin refuses, BadInput for releases that give
-        plugins no costs.
+        """Sets the table. PluginRefused if the plugin refuses the table, BadInput for releases that give plugins no
+        costs.
         """
         self.close()
         if text is None:
@@ -289,14 +289,14 @@ class Simulated:
             self._plugin = DryRun.of(path, described, version=interface.version, env=asked.strict(path))
 
     def renew(self) -> bool:
-        """Draws anew everything that is fixed within a process."""
+        """Draws again everything that is fixed within a process."""
         drawn = self._processes.normal(0, self._noise.process_sigma, len(ALGO_PROTOS))
         self._of_process = dict(zip(ALGO_PROTOS, drawn.tolist(), strict=True))
         self._last = None
         return True
 
     def rest(self, seconds: float) -> None:
-        """Sets the clock forwards."""
+        """Moves the clock forward."""
         self._now_s += seconds
 
     def close(self) -> None:
@@ -306,11 +306,11 @@ class Simulated:
             self._plugin = None
 
     def reveal(self) -> Planted:
-        """Secrets that a measuring run has to find out; for tests."""
+        """The hidden truth that a measuring run has to find; for tests."""
         return Planted(self._truth, self._noise, self._replaced)
 
     def _own(self, point: Point) -> Combination:
-        """The combination that runs where nothing is forced."""
+        """The combination that runs if nothing is forced."""
         if self._plugin is None:
             return self._pick(point)
         known = self._table, point
@@ -350,13 +350,13 @@ class Simulated:
 
 @lru_cache
 def _after_switch(noise: PlantedNoise, runs: int, repeats: int) -> NDArray[np.float64]:
-    """Factors on the times of runs that follow ``runs`` runs of the same call, [repeat]."""
+    """Factors on the times of the runs, an array [repeat], that follow ``runs`` runs of the same call."""
     factors: NDArray[np.float64] = 1 + noise.switch * np.exp(-(runs + np.arange(repeats)) / noise.switch_runs)
     return factors
 
 
 def from_header(header: Header, *, after: int = 0) -> Simulated:
-    """The backend that a file was measured with; BadMeasurement if the header does not say all of it."""
+    """The backend with which a file was measured. BadMeasurement if the header does not fully describe it."""
     if header.backend != NAME:
         raise BadMeasurement(f"measured with backend {header.backend!r}, not with {NAME!r}")
     truth, seed = header.truth, header.seed
@@ -379,8 +379,8 @@ def _noise(rng: np.random.Generator) -> PlantedNoise:
 
 
 def _replacements(rng: np.random.Generator) -> list[Replaced]:
-    """Draws one to three ranges of a few octaves, each for some combination: there NCCL runs its own pick, or
-    nothing at all.
+    """Draws one to three ranges of a few octaves, each for some combination: in it NCCL runs its own pick instead of
+    the combination.
     """
     replacements = []
     for _ in range(rng.integers(1, 4)):

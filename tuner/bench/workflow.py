@@ -1,4 +1,4 @@
-"""Measuring into a file, on a simulated machine or on GPUs: the workflow of ``nccl-tuner measure``."""
+"""Measures into a file, on a simulated machine or on GPUs: the workflow of ``nccl-tuner measure``."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -40,9 +40,9 @@ class MeasuringResult:
     """What a file holds after a measurement.
 
     ``ended`` says why measuring stopped: ``precise``, ``rounds``, ``budget`` or ``interrupted``. ``blocks`` counts the
-    sample blocks of the whole file, ``new_blocks`` those that this start added. ``results`` are the results of the
-    plan's calls, in us, usable as a frame. ``late_ranks`` are the ranks that end later than the others in most sample
-    blocks.
+    sample blocks of the whole file, ``new_blocks`` the blocks that this run added. ``results`` are the results of the
+    plan's calls, in us; they can be made into a data frame. ``late_ranks`` are the ranks that end later than the others
+    in most sample blocks.
     """
 
     file: Path
@@ -59,8 +59,8 @@ class MeasuringResult:
 
 
 def simulated(scenario: Scenario, seed: int = 0, *, nothing_planted: bool = False) -> Opener:
-    """A simulated machine whose hidden times the seed draws; with ``nothing_planted``, they are those of NCCL's own
-    model.
+    """Opens a simulated machine whose hidden times the seed draws; with ``nothing_planted``, its times are those of
+    NCCL's model.
     """
 
     def opened(out: Path, blocks: int) -> Backend:
@@ -72,7 +72,7 @@ def simulated(scenario: Scenario, seed: int = 0, *, nothing_planted: bool = Fals
 
 
 def gpus(options: Options | None = None) -> Opener:
-    """The GPUs at hand. NCCL's view of the machine is written beside the file of measurements."""
+    """Opens the available GPUs. NCCL's view of the machine is written beside the file of measurements."""
 
     def opened(out: Path, blocks: int) -> Backend | None:
         from tuner.bench.opened import fresh
@@ -94,8 +94,8 @@ def _silent(loop: Loop) -> AbstractContextManager[Callable[[int], None]]:
 def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress = _silent) -> MeasuringResult | None:
     """Measures into ``out`` and continues an existing file; None on ranks other than 0, which only serve.
 
-    After Ctrl-C, what was measured is kept. Errors: BadInput for what cannot be measured here, BadMeasurement for a
-    file that was measured with other settings, MeasuringFailed.
+    After Ctrl-C, what was measured is kept. BadInput for what cannot be measured here, BadMeasurement for a file that
+    was measured with other settings, MeasuringFailed if measuring fails.
     """
     there = samples.existing(out)
     before = there.blocks if there else ()

@@ -1,6 +1,6 @@
-"""The adapters of a topology that NCCL uses, and whether it merges them, as its own InfiniBand network would say.
+"""The adapters of a topology that NCCL uses, and whether NCCL merges them, according to its own InfiniBand network.
 
-Also how GPUs of a node reach each other and the adapters, and how near a machine of the catalogue is to a node.
+Also how GPUs of a node reach each other and the adapters, and how similar a machine of the catalogue is to a node.
 
 Source: ncclIbInit, ncclIbGetPciPath, ncclIbMakeVDevice, src/transport/net_ib.cc; parseStringList, matchIfList,
 src/misc/utils.cc, v2.28.9-1.
@@ -33,11 +33,11 @@ NUMBER = expression(r"\s*[+-]?\d+", re.ASCII)
 
 
 class Adapter(Protocol):
-    """The facts that a network device has to offer, as :class:`tuner.machine.topology.Net` does."""
+    """The attributes that a network device must have, as :class:`tuner.machine.topology.Net` does."""
 
     @property
     def name(self) -> str:
-        """Name as NCCL prints it: mlx5_0."""
+        """Name as NCCL prints it, such as mlx5_0."""
 
     @property
     def port(self) -> int:
@@ -45,16 +45,16 @@ class Adapter(Protocol):
 
     @property
     def busid(self) -> str | None:
-        """Address of its PCI device; None if it is not a PCI device."""
+        """Bus id of the PCI device; None if the adapter is not a PCI device."""
 
     @property
     def gpu_direct(self) -> bool:
-        """Whether it can read and write the memory of GPUs."""
+        """Whether the adapter can read and write the memory of GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedAdapter:
-    """An adapter of which only the name is known."""
+    """An adapter of which only the name, port and bus id are known."""
 
     name: str
     port: int
@@ -64,7 +64,7 @@ class NamedAdapter:
 
 @dataclass(frozen=True, slots=True)
 class NameList:
-    """A list ``name,name:port``."""
+    """A list of adapters in the form ``name,name:port``."""
 
     entries: tuple[tuple[str, int], ...]
 
@@ -76,7 +76,7 @@ class NameList:
         return cls(tuple(entries[:most]))
 
     def matches(self, name: str, port: int | None, exact: bool) -> bool:
-        """Whether an entry equals the name, or unless ``exact`` its beginning; an empty list matches all.
+        """Whether an entry equals the name or, unless ``exact``, the name's beginning; an empty list matches all.
 
         Without a ``port``, the entries' ports are ignored.
         """
@@ -87,9 +87,9 @@ class NameList:
 
 
 def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]:
-    """The numbers of the adapters that NCCL uses: all, or what NCCL_IB_HCA selects.
+    """The positions of the adapters that NCCL uses: all, or those that NCCL_IB_HCA selects.
 
-    ``adapters`` are in the order of ``dev``. BadInput if none is left: NCCL would continue over sockets.
+    ``adapters`` are in the order of ``dev``. BadInput if no adapter is left: NCCL would continue over sockets.
     """
     text = variables.get(SELECT, "")
     if not text or not _own(adapters, variables):
@@ -114,7 +114,9 @@ def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]
 
 
 def _is_wanted(wanted: NameList, name: str, port: int, exact: bool) -> bool:
-    """Whether a list names an adapter, or all adapters that it was merged from, whose ports are no longer known."""
+    """Whether a list names an adapter. For a merged adapter: whether it names all adapters from which this was merged,
+    whatever their ports.
+    """
     parts = name.split("+")
     return all(wanted.matches(part, None if len(parts) > 1 else port, exact) for part in parts)
 
@@ -125,7 +127,7 @@ def mergeable(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool
 
 
 def network_of(adapters: Sequence[Adapter]) -> str | None:
-    """The network that the adapters belong to: one of NCCL's own, or a plugin's by its name in
+    """The network to which the adapters belong: one of NCCL's own, or a plugin's by its name in
     ``tables/networks.toml``.
 
     None without adapters, and for adapters of several networks or of an unknown one. Sockets have port 0 and do not
@@ -140,11 +142,11 @@ def network_of(adapters: Sequence[Adapter]) -> str | None:
 
 
 def offers_gin(adapters: Sequence[Adapter]) -> bool | None:
-    """Whether GPUs can start transfers over the adapters themselves (GIN), of whatever type; None: not known.
+    """Whether GPUs can start transfers over the adapters by themselves (GIN), of any type; None: not known.
 
-    Sockets do not; NCCL's own network over InfiniBand and RoCE does where it reaches GPUs' memory (ncclGinIbGdaki and
-    ncclGinIbProxy, src/transport/net_ib/gin.cc, v2.29.2-1; ncclGinIbGdrSupport, v2.30.7-1); of plugins' networks
-    ``tables/networks.toml`` says it.
+    Sockets do not support it. NCCL's own network over InfiniBand and RoCE does if it reaches GPUs' memory
+    (ncclGinIbGdaki and ncclGinIbProxy, src/transport/net_ib/gin.cc, v2.29.2-1; ncclGinIbGdrSupport, v2.30.7-1). For
+    plugins' networks ``tables/networks.toml`` says it.
     """
     network = network_of(adapters)
     if network == SOCKETS:
@@ -162,12 +164,12 @@ def _all_begin(adapters: Sequence[Adapter], beginnings: tuple[str, ...]) -> bool
 
 @dataclass(frozen=True, slots=True)
 class PluginNetwork:
-    """A plugin's network (``tables/networks.toml``): its name there, and its names in NCCL's variables.
+    """A plugin's network (``tables/networks.toml``): its name in that file, and its names in NCCL's variables.
 
     ``adapters`` are prefixes of its adapters' names; empty if it drives the adapters of NCCL's own network. ``folder``
-    is part of the path of its files. ``known``: it tells NCCL the same about its adapters as topologies do. ``own`` are
-    the plugin's own variables that affect no choice, ``without_gin`` prefixes of the names of adapters over which GPUs
-    start no transfers themselves.
+    is part of the path of its files. ``known``: whether it tells NCCL the same about its adapters as topologies do.
+    ``own`` are the plugin's own variables that affect no choice, ``without_gin`` are prefixes of the names of adapters
+    over which GPUs start no transfers themselves.
     """
 
     name: str
@@ -181,7 +183,7 @@ class PluginNetwork:
 
     @property
     def drives(self) -> str:
-        """The network of the adapters that it drives, as :func:`network_of` names it."""
+        """The network of the adapters that the plugin drives, as :func:`network_of` names it."""
         return self.name if self.adapters else OWN_NETWORK
 
 
@@ -212,9 +214,10 @@ def plugin_network(network: str | None, variables: Mapping[str, str]) -> PluginN
 
 
 def refuse_contradiction(network: str | None, variables: Mapping[str, str]) -> None:
-    """BadInput if a variable asks for a network that another variable forbids, or that the adapters do not belong to.
+    """Raises BadInput if a variable asks for a network that another variable forbids, or to which the adapters do not
+    belong.
 
-    ``network`` is that of :func:`network_of`. Names that ``tables/networks.toml`` does not have are left to others.
+    ``network`` is the result of :func:`network_of`. Names that ``tables/networks.toml`` does not have are not checked.
     """
     net, plugin = variables.get("NCCL_NET", ""), variables.get("NCCL_NET_PLUGIN", "")
     of_net = _of_net(net)
@@ -251,7 +254,7 @@ def _contradiction(remedy: str, text: str) -> BadInput:
 
 
 def _said(network: str) -> str:
-    """Adapters of a network of :func:`network_of`, in words."""
+    """Text that describes the adapters of a network of :func:`network_of`."""
     words = {OWN_NETWORK: "InfiniBand's and RoCE's", SOCKETS: "IP interfaces"}
     names = (f"named {', '.join(each.adapters)}..." for each in plugin_networks() if each.name == network)
     return words.get(network) or next(names, network)
@@ -262,9 +265,9 @@ def _of_net(net: str) -> PluginNetwork | None:
 
 
 def _of_file(plugin: str, *, anyones: bool = True) -> list[PluginNetwork]:
-    """Networks whose plugin a file or a name is; of a path in a plugin's own folder, that one's.
+    """The networks whose plugin a file or name may be. For a path in a plugin's own folder, the network of that plugin.
 
-    ``anyones``: also those whose plugin a file may be that has the name which NCCL itself looks for.
+    ``anyones``: also consider the file name for which NCCL itself looks, which any plugin may have.
     """
     text = plugin.lower()
     file = text.rpartition("/")[2]
@@ -274,9 +277,9 @@ def _of_file(plugin: str, *, anyones: bool = True) -> list[PluginNetwork]:
 
 
 def over_sockets(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
-    """Whether two variables make NCCL use IP, though the adapters belong to its own InfiniBand network.
+    """Whether variables make NCCL use IP, although the adapters belong to its own InfiniBand network.
 
-    False if they name a network that does not exist, or a plugin's.
+    False if the variables name a network that does not exist, or a plugin's.
     """
     if not _own(adapters, {}) or plugin_network(OWN_NETWORK, variables) is not None:
         return False
@@ -286,11 +289,11 @@ def over_sockets(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> b
 
 
 def selecting(network: str | None, variables: Mapping[str, str], nodes: int) -> set[str]:
-    """The variables that choose a network, if they choose another one than the adapters'.
+    """The variables that choose a network, if they choose another network than the adapters'.
 
-    ``network`` is that of :func:`network_of`. On one node NCCL drops all adapters before it searches
-    (ncclTopoTrimSystem, src/graph/topo.cc), so that any of its own networks will do. An empty NCCL_NET_PLUGIN names
-    none, and a plugin's network works without NCCL's own.
+    ``network`` is the result of :func:`network_of`. On one node NCCL drops all adapters before it searches
+    (ncclTopoTrimSystem, src/graph/topo.cc), so that any of NCCL's own networks will do. An empty NCCL_NET_PLUGIN names
+    no plugin, and a plugin's network works without NCCL's own.
     """
     of_plugin = plugin_network(network, variables)
     of_others = network in {each.name for each in plugin_networks()}
@@ -321,7 +324,7 @@ def _own(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
 
 
 def _ports(adapters: Sequence[Adapter]) -> list[int]:
-    """The port of each as its driver counts: NCCL adds one for every port before it on the same PCI device."""
+    """The port of each adapter as its driver counts: NCCL adds one for every earlier port on the same PCI device."""
     before: dict[str, int] = {}
     ports = []
     for adapter in adapters:
@@ -339,7 +342,9 @@ def _port(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AdapterAccess:
-    """A network device as seen from a GPU: the path, and whether it reads and writes GPU memory (GPUDirect RDMA)."""
+    """A network device as seen from a GPU: the type of the path, and whether it reads and writes GPU memory (GPUDirect
+    RDMA).
+    """
 
     id: int  # as graphs number it
     path: str
@@ -349,11 +354,11 @@ class AdapterAccess:
 
 @dataclass(frozen=True, slots=True)
 class PeerLinks:
-    """Links of one kind of node, without what its ranks do not use.
+    """Links of one kind of node, without the devices that its ranks do not use.
 
-    ``local_channels`` is the smallest number of channels that NCCL has for a pair of its GPUs: two for each NVLink
-    between them, and two without any; None for a single GPU. ``adapters`` has, by GPU, how many network devices NCCL
-    counts, and their total bandwidth.
+    ``local_channels`` is the smallest number of channels that NCCL has for a pair of the node's GPUs: two for each
+    NVLink between them, and two without NVLinks; None for a single GPU. ``adapters`` has, by GPU, how many network
+    devices NCCL counts, and their total bandwidth.
     """
 
     all_nvlink: bool
@@ -366,15 +371,16 @@ class PeerLinks:
     access: tuple[tuple[AdapterAccess, ...], ...] = ()  # by GPU, the adapters as it has them; empty on one node
 
     def adapter_of(self, gpu: int, adapter: int) -> AdapterAccess:
-        """An adapter as seen from a GPU of the node, by the number that graphs give it."""
+        """An adapter as seen from a GPU of the node; ``adapter`` is its number in graphs."""
         return next(each for each in self.access[gpu] if each.id == adapter)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFact:
-    """One fact in words: whether the machine ``agrees``, None if not known.
+    """One compared fact as a text: whether the machine ``agrees``, None if not known.
 
-    ``identifies``: few other machines would agree. ``decides``: a difference makes it another machine to NCCL.
+    ``identifies``: whether few other machines would agree. ``decides``: whether a difference makes it another machine
+    to NCCL.
     """
 
     says: str
@@ -385,7 +391,9 @@ class ComparedFact:
 
 @dataclass(frozen=True, slots=True)
 class Nearness:
-    """How similar a machine of the catalogue is to a node, as facts in words. ``others`` differ, but decide nothing."""
+    """How similar a machine of the catalogue is to a node, as facts in texts. Facts in ``others`` differ, but decide
+    nothing.
+    """
 
     machine: str
     agrees: tuple[str, ...]
@@ -396,18 +404,18 @@ class Nearness:
 
     @property
     def rank(self) -> tuple[int, bool, int]:
-        """Sort key; the nearest machine has the smallest."""
+        """Sort key; the most similar machine has the smallest key."""
         return len(self.differs), not self.identified, -len(self.agrees)
 
     @property
     def in_words(self) -> str:
-        """Name and facts in one line."""
+        """The name and facts in one line."""
         differs = f"; differs: {', '.join(self.differs)}" if self.differs else ""
         return f"{self.machine} (agrees: {', '.join(self.agrees) or 'nothing'}{differs})"
 
 
 def nearness(machine: str, facts: Iterable[ComparedFact], unknown: Iterable[str] = ()) -> Nearness:
-    """Sum of the facts of one machine; ``unknown`` are others that nothing is known of."""
+    """Summarises the compared facts of one machine; ``unknown`` names further facts that are not known."""
     known = list(facts)
     return Nearness(
         machine,

@@ -1,9 +1,9 @@
-"""Machines by name: ``tables/machines/<name>`` holds one node's topology, and where each fact comes from.
+"""Machines by name: ``tables/machines/<name>`` has one node's topology, and the source of each fact.
 
-``topology.xml`` and ``machine.toml`` are written by hand. ``graphs.json`` holds the graphs of the most common requests,
-to spare the search; ``python -m tests.scripts.search_graphs NAME`` writes it, and no answer depends on it.
-``refused.toml`` says why some machines are not in the catalogue, and which come nearest; ``aliases.toml`` has other
-names, such as clouds' instance types, of machines that are the same to NCCL as one of these.
+``topology.xml`` and ``machine.toml`` are written by hand. ``graphs.json`` has the graphs of the most common requests,
+to save the search; ``python -m tests.scripts.search_graphs NAME`` writes it, and no answer depends on it.
+``refused.toml`` says why some machines are not in the catalogue, and which machines are most similar; ``aliases.toml``
+has other names, such as clouds' instance types, of machines that are the same to NCCL as one of these.
 """
 
 import json
@@ -37,12 +37,12 @@ MISSPELT = 0.9  # likeness of a name with one letter too few or too many: nothin
 
 
 def nearest(name: str, words: Mapping[str, Collection[str]], chips: Collection[str]) -> tuple[str, ...]:
-    """The keys of ``words`` that share most words with ``name``, at most :data:`MOST`; else the one with the nearest
-    spelling.
+    """The keys of ``words`` that share most words with ``name``, at most :data:`MOST`; without shared words, the key
+    with the most similar spelling.
 
-    ``words`` has what describes each machine, ``chips`` all words that name a GPU (h100), both in lower case. If the
-    name has such a word, machines with other GPUs are left out. A version (v5) or a number counts only together with
-    other words.
+    ``words`` has the words that describe each machine, ``chips`` all words that name a GPU (h100), both in lower case.
+    If the name has a word of ``chips``, machines with other GPUs are left out. A version (v5) or a number counts only
+    together with other words.
     """
     asked = _words(name)
     said = {chip for chip in chips if _says(asked, chip)}
@@ -60,7 +60,9 @@ def nearest(name: str, words: Mapping[str, Collection[str]], chips: Collection[s
 
 
 def having_all_words(name: str, words: Mapping[str, Collection[str]]) -> tuple[str, ...]:
-    """The keys of ``words`` that have every word of the name, whole or as one end of theirs: 4090 of rtx4090."""
+    """The keys of ``words`` that have every word of the name, as a whole word or as one end of a word: 4090 of
+    rtx4090.
+    """
     asked = _words(name)
     return tuple(key for key, known in words.items() if asked and all(_is_in(known, word) for word in asked))
 
@@ -80,7 +82,7 @@ def _likeness(name: str, key: str) -> float:
 
 
 def words_of(*texts: str) -> frozenset[str]:
-    """The words of texts that describe a machine, in lower case: {dgx, h100, sxm5} of "dgx-h100", "H100 SXM5"."""
+    """The words of texts that describe a machine, in lower case: {dgx, h100, sxm5} for "dgx-h100", "H100 SXM5"."""
     return frozenset(word for text in texts for word in _words(text))
 
 
@@ -89,12 +91,16 @@ def _words(text: str) -> list[str]:
 
 
 def _says(asked: Collection[str], word: str) -> bool:
-    """Whether one of the words asked for equals this one, without a number at its end (sxm of sxm5), or contains it."""
+    """Whether one of the asked words equals ``word``, with or without a number at its end (sxm for sxm5), or begins or
+    ends with it.
+    """
     return any(each in (word, word.rstrip("0123456789")) or _begins_or_ends(each, word) for each in asked)
 
 
 def _begins_or_ends(text: str, word: str) -> bool:
-    """Whether a word is one end of another, and no number is cut: dgx and h100 of dgxh100, not h10 of h100."""
+    """Whether a text begins or ends with a word, and no number is cut: dgx and h100 for dgxh100, but not h10 for
+    h100.
+    """
     if len(word) < LEAST_LETTERS:
         return False
     after, before = text.removeprefix(word)[:1], text.removesuffix(word)[-1:]
@@ -120,9 +126,9 @@ class DocumentSource:
 class Alias:
     """Another name of a machine: why its parts are the same to NCCL, and the document that lists them.
 
-    ``assumed``: in what it is assumed to equal the machine, since no document says so; ``alike`` machines have the same
-    parts in other places. ``adapters`` are the names of its network devices, in the machine's order, if they differ.
-    ``one_node``: why the parts are the same on one node alone, where GPUs use NVLink.
+    ``assumed``: in what it is assumed to equal the machine, because no document says so. ``alike`` machines have the
+    same parts in other places. ``adapters`` are the names of its network devices, in the machine's order, if they
+    differ. ``one_node``: why the parts are only the same on one node, where GPUs use NVLink.
     """
 
     name: str
@@ -135,7 +141,7 @@ class Alias:
     one_node: str | None = None
 
     def check_beyond_nvlink(self) -> None:
-        """UnknownMachine where only what NVLink joins is known to be the same."""
+        """Raises UnknownMachine if only what NVLink connects is known to be the same."""
         if self.one_node is not None:
             said = f"{self.name} beyond the NVLinks of a node: {self.one_node}; valid: one node, or {self.machine}"
             raise UnknownMachine(said).cured(Remedy("machine", self.machine))
@@ -149,7 +155,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A machine that is not in the catalogue: why, and which machines come nearest."""
+    """A machine that is not in the catalogue: why, and which machines are most similar."""
 
     name: str
     why: str
@@ -158,11 +164,11 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """One kind of node: a host, or a NVLink domain of ``trays``, with the topology of one tray.
+    """One kind of node: a host, or an NVLink domain of ``trays`` trays, with the topology of one tray.
 
-    ``gpu_counts`` are the numbers of GPUs per node for which libnccl is asked: all, unless its search takes minutes.
-    ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets. ``crashes`` are the
-    releases in which libnccl itself crashes there, and where.
+    ``gpu_counts`` are the numbers of GPUs per node for which libnccl is asked: all, unless libnccl's search takes
+    minutes. ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets. ``crashes`` are
+    the releases in which libnccl itself crashes on the machine, and where in its code.
     """
 
     name: str
@@ -185,19 +191,21 @@ class Machine:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases that run on it, oldest first; for an NVLink domain, those that treat all of it as one node."""
+        """The releases that run on the machine, oldest first; for an NVLink domain, the releases that treat it as one
+        node.
+        """
         names = release.names()
         first = 0 if self.since is None else names.index(self.since)
         return tuple(name for name in names[first:] if name not in self.crashes)
 
     def split(self, trays: int) -> tuple[int, int]:
-        """The smallest number of machines that share this number of trays evenly, and the number of trays on each."""
+        """The smallest number of NVLink domains that share ``trays`` trays evenly, and the number of trays in each."""
         least = -(-trays // (self.trays or 1))
         number = next(number for number in range(least, trays + 1) if trays % number == 0)
         return number, trays // number
 
     def check_runs(self, nccl: str) -> None:
-        """NcclFails for a release of libnccl that crashes on the machine."""
+        """Raises NcclFails for a release of libnccl that crashes on the machine."""
         if nccl in self.crashes:
             names = release.names()
             later = (each for each in self.releases if names.index(each) > names.index(nccl))
@@ -219,7 +227,9 @@ class Machine:
 
 
 def newest_release(machines: Iterable[str]) -> str:
-    """The newest release that runs on all of these machines; without machines the newest there is."""
+    """The newest release that runs on all of these machines; the newest of all if there is no such release or no
+    machine.
+    """
     running = [load(name).releases for name in machines]
     common = [name for name in release.names() if all(name in each for each in running)]
     return (common or release.names())[-1]
@@ -256,13 +266,13 @@ def aliases() -> dict[str, Alias]:
 
 @cache
 def missing() -> dict[str, Missing]:
-    """Machines that are known by name and not in the catalogue, by name."""
+    """Machines that are known but not in the catalogue, by name."""
     table = tables.toml(folder() / "refused.toml")
     return {name: Missing(name, row["why"], tuple(row["instead"])) for name, row in table.items()}
 
 
 def alias(name: str) -> Alias | None:
-    """The alias of this name, in any spelling; None for a machine's own name and for an unknown one."""
+    """The alias of this name, in any spelling; None for a machine's own name and for an unknown name."""
     plain = _plain(name)
     if plain in map(_plain, names()):
         return None
@@ -288,7 +298,7 @@ def _plain(name: str) -> str:
 
 
 def is_known(name: str) -> bool:
-    """Whether :func:`load` has a machine of this name; makes no suggestions for an unknown one."""
+    """Whether :func:`load` has a machine of this name; unlike :func:`load`, looks for no suggestions."""
     return alias(name) is not None or _plain(name) in map(_plain, names()) or in_words.read(name) is not None
 
 
@@ -327,7 +337,9 @@ def load(name: str) -> Machine:
 
 
 def _with_adapters(machine: Machine, named: Alias) -> Machine:
-    """The machine with an alias's name and names of network devices; as it is if the alias differs in neither."""
+    """The machine with the alias's name and names of network devices, as far as the alias has its own; else the machine
+    itself.
+    """
     if not named.adapters:
         return machine if named.one_node is None else replace(machine, name=named.name, like=machine)
     left = iter(named.adapters)
@@ -386,7 +398,7 @@ def _unknown(name: str) -> UnknownMachine:
 
 @cache
 def _known_words() -> tuple[dict[str, str], dict[str, frozenset[str]], frozenset[str]]:
-    """GPU models and words by machine, and the words that name a GPU."""
+    """GPU models by machine, words by machine, and the words that name a GPU."""
     facts = {each: tables.toml(folder() / each / "machine.toml") for each in names()}
     others = {each: [row.name for row in aliases().values() if row.machine == each] for each in facts}
     known = {each: words_of(each, row["vendor"], row["gpu"], *others[each]) for each, row in facts.items()}
@@ -395,7 +407,7 @@ def _known_words() -> tuple[dict[str, str], dict[str, frozenset[str]], frozenset
 
 
 def _are_missing(rows: list[Missing]) -> str:
-    """Message for machines without a public topology that somebody may have meant."""
+    """Message about machines without a public topology that somebody may have meant."""
     if len(rows) == 1:
         return f"{rows[0].name} is missing: {rows[0].why}; {one_of(rows[0].instead)}"
     instead = dict.fromkeys(name for row in rows for name in row.instead)

@@ -1,4 +1,6 @@
-"""GPU models by name (``tables/gpus.toml``): what NVML would tell about a GPU that a topology file only places."""
+"""GPU models by name (``tables/gpus.toml``): what NVML would tell about a GPU of which a topology file only says the
+place.
+"""
 
 import math
 import re
@@ -20,7 +22,7 @@ _FIRST_CUDA = ((110, (13, 0)), (100, (12, 8)), (90, (11, 8)), (80, (11, 0)), (75
 
 
 class PeerToPeer(StrEnum):
-    """Pairs of GPUs of a node between which NVML and CUDA allow peer-to-peer."""
+    """Between which GPUs of a node NVML and CUDA allow peer-to-peer."""
 
     all = "all"
     within_sockets = "within-sockets"
@@ -33,7 +35,7 @@ class PeerToPeer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One model in one form; ``mesh[a][b]`` is the number of links from GPU a to GPU b of a group of GPUs."""
+    """One GPU model in one form; ``mesh[a][b]`` is the number of NVLinks from GPU a to GPU b of a group of GPUs."""
 
     name: str
     title: str
@@ -57,7 +59,7 @@ class GpuModel:
     def far_ends(self, bus_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The bus id at the end of each NVLink, by GPU; ``bus_ids`` are the node's GPUs in ascending order.
 
-        BadInput if the GPUs do not fill the groups that the links join.
+        BadInput if the GPUs do not fill the groups that the links connect.
         """
         if self.lead_to != "gpus":
             return dict.fromkeys(bus_ids, (HIDDEN_NVSWITCH,) * self.nvlinks)
@@ -79,7 +81,9 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> GpuModel:
-    """A model by its name, in any case and with spaces for hyphens; UnknownGpu says which are nearest."""
+    """A model by its name, in any case, with spaces or hyphens; UnknownGpu names the models with the most similar
+    names.
+    """
     if (row := _by_lower_name().get(name.strip().lower().replace(" ", "-").replace("_", "-"))) is None:
         table = _table()
         raise UnknownGpu(f"no GPU model {name!r}{did_you_mean(name, table)}; {nearest_of(name, table)}")
@@ -95,14 +99,16 @@ _CHIP = expression(r"RTX PRO \d+|RTX \w+(?: ADA)?|TITAN \w+|\w+")
 
 
 def chip(model: str) -> str:
-    """The part of a model's name that NVML's has, too: H100 of "H100 SXM5" or "h100-sxm", RTX 4090 of "rtx-4090"."""
+    """The part of a model's name that is also in NVML's name: H100 for "H100 SXM5" or "h100-sxm", RTX 4090 for
+    "rtx-4090".
+    """
     words = model.upper().replace("-", " ").removeprefix("QUADRO ")
     return " ".join(_CHIP.findall(words)[:1])
 
 
 def is_product(name: str, model: str) -> bool:
-    """Whether a product by CUDA's name ("NVIDIA A100-SXM4-80GB") may be a model ("A100 SXM4"): the same chip in the
-    same form; a name that says no form may be any but PCIe or NVL. A part of a GPU (MIG) is no product.
+    """Whether a product with CUDA's name ("NVIDIA A100-SXM4-80GB") may be a model ("A100 SXM4"): the same chip in the
+    same form. A name without a form may have any form but PCIe or NVL. A part of a GPU (MIG) is not a product.
     """
     product, known = _words_of_name(name), _words_of_name(model)
     sockets = [{word for word in words if word.startswith("SXM")} for words in (product, known)]
@@ -124,7 +130,9 @@ def _words_of_name(name: str) -> frozenset[str]:
 
 
 def capability_of_product(name: str) -> int | None:
-    """The compute capability of a product by CUDA's name, 80 for ``NVIDIA A100-SXM4-80GB``; None for unknown ones."""
+    """The compute capability of a product with CUDA's name, 80 for ``NVIDIA A100-SXM4-80GB``; None for unknown
+    products.
+    """
     words = f" {re.sub(r'[^0-9A-Z]+', ' ', name.upper())} "
     found = [(len(part), cap) for part, cap in _capabilities().items() if f" {part} " in words]
     return max(found)[1] if found else None
@@ -164,14 +172,15 @@ def most_nvlinks(compute_capability: int) -> int:
 
 @cache
 def multicast_chips() -> tuple[str, ...]:
-    """The chips that NVSwitches join in some form and that multicast over these, so that NVLS may be there."""
+    """The chips that have a form with NVSwitches and can multicast over these, so that NVLS is possible."""
     switched = (model for model in map(load, names()) if model.lead_to == "nvswitch")
     return tuple({chip(model.name): None for model in switched if model.compute_capability >= FIRST_WITH_MULTICAST})
 
 
 def pcie_generation(compute_capability: int) -> int:
-    """The generation of PCIe of GPUs of a compute capability (90 for 9.0), where its bandwidth is in ``links.toml``; 3
-    of others, as NCCL takes a link that it does not know."""
+    """The PCIe generation of GPUs of a compute capability (90 for 9.0), if its bandwidth is in ``links.toml``; else 3,
+    as NCCL assumes for links that it does not know.
+    """
     gbs = _pcie_gbs().get(str(compute_capability))
     return 3 if gbs is None else 3 + round(math.log2(gbs / 15.75))
 
@@ -202,7 +211,7 @@ def _model(name: str, row: dict[str, object]) -> GpuModel:
 
 
 def nccls_family(family: int) -> int:
-    """The CPU family as NCCL counts it, which shifts Linux's number: 143 for AMD's 23 (sic: ncclTopoGetXmlFromCpu,
-    src/graph/xml.cc, v2.28.9-1).
+    """The CPU family as NCCL counts it: it shifts the extended part of Linux's number, so that AMD's 23 becomes 143
+    (ncclTopoGetXmlFromCpu, src/graph/xml.cc, v2.28.9-1).
     """
     return family if family <= 15 else 15 + ((family - 15) << 4)

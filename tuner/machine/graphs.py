@@ -1,6 +1,6 @@
 """The channel graphs that NCCL's search found, as records, and the reader of NCCL's own graph dump.
 
-A graph that NCCL did not search is absent from the mapping; NCCL then computes with zeros, and so does ``EMPTY``.
+A graph that NCCL did not search is absent from the mapping; NCCL then computes with zeros, as ``EMPTY`` has them.
 """
 
 import json
@@ -23,7 +23,9 @@ from tuner.machine.topology.xml import MAX_BYTES, Element, parse
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Numbers of ``struct ncclTopoGraph`` that the tuning model reads; bandwidths per channel, exact float32 values."""
+    """The numbers of ``struct ncclTopoGraph`` that the tuning model reads; bandwidths are per channel and exact float32
+    values.
+    """
 
     pattern: Pattern | None
     channels: int
@@ -42,7 +44,8 @@ Graphs: TypeAlias = Mapping[str, Graph]
 
 @dataclass(frozen=True, slots=True)
 class OrderedGraph:
-    """A graph with its channels: the devices of each in order, such as ``net:0`` and ``gpu:3`` by NCCL's numbers.
+    """A graph with its channels: the devices of each channel in order, such as ``net:0`` and ``gpu:3`` with NCCL's
+    numbers.
 
     For NVLS, NCCL only names the GPU at which a channel begins.
     """
@@ -85,7 +88,7 @@ DUMP_IDS = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_dir
 
 
 def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
-    """The graphs of a file that NCCL_GRAPH_DUMP_FILE wrote, and the number of ranks they run through.
+    """The graphs of a file that NCCL wrote to NCCL_GRAPH_DUMP_FILE, and the number of ranks in them.
 
     BadTopology if it is not such a file.
     """
@@ -131,7 +134,7 @@ def read_orders(dump: str) -> dict[str, tuple[tuple[str, ...], ...]]:
 
 
 def _shares(channel: Element) -> bool:
-    """Whether ranks of a channel share a GPU; releases that allow this write ranks into the dump."""
+    """Whether ranks of a channel share a GPU; releases that allow sharing write ranks into the dump."""
     devs = [gpu.get("dev") for gpu in channel.iter("gpu") if gpu.get("rank") is not None]
     return len(set(devs)) < len(devs)
 
@@ -147,14 +150,16 @@ def _device(element: Element, shared: bool) -> str:
 
 
 def _head_of(order: tuple[str, ...]) -> tuple[str, ...]:
-    """A channel of NVLS with its head alone; NCCL up to 2.20 writes GPUs after it that mean nothing."""
+    """A channel of NVLS with only its head; NCCL up to 2.20 writes meaningless GPUs after the head."""
     gpus = [device for device in order if device.startswith("gpu")]
     return tuple(device for device in order if device not in gpus or device is gpus[0])
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The attribute that distinguishes the ranks of a node in a dump, its values in order, and how to read it."""
+    """The attribute that distinguishes the ranks of a node in a dump: its values in order, and the function that reads
+    it.
+    """
 
     all: Sequence[int]
     of: Callable[[Element, Path], int]
@@ -180,7 +185,7 @@ def _graph(name: str, element: Element, places: _Places, path: Path) -> Graph:
 
 
 def _heads(element: Element, places: _Places, path: Path) -> tuple[int, ...] | None:
-    """The first GPUs of the channels, by their index in the dump."""
+    """The first GPUs of the channels, as indices of the dump's GPUs; None if that is all of them."""
     gpus = places.all
     firsts = {places.of(gpu, path) for channel in element.iter("channel") for gpu in channel.findall("gpu")[:1]}
     if unknown := firsts - set(gpus):
@@ -194,7 +199,7 @@ def _dev(gpu: Element, path: Path) -> int:
 
 
 def _rank(gpu: Element, path: Path) -> int:
-    """The rank, which those releases write that let several ranks share a GPU."""
+    """A rank's number, which only releases write that let ranks share a GPU."""
     return _whole(gpu, "rank", path)
 
 
@@ -231,11 +236,11 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphTable:
-    """Graphs by shape, as found on the topology with that sha256 and with only the machine's own variables.
+    """Graphs by shape, as found on the topology with ``topology_sha256`` and with only the machine's own variables.
 
-    NCCL_COLLNET_ENABLE=1 adds CollNet's two graphs; other graphs that it changes are stored twice, the second time
-    under the name plus ``_with_collnet``. ``net_gbs``: the slowest path from a GPU to its own adapter, 1e9 bytes per
-    second, in releases that know it.
+    NCCL_COLLNET_ENABLE=1 adds CollNet's two graphs; other graphs that the variable changes are stored twice, the second
+    time with ``_with_collnet`` after the name. ``net_gbs``: bandwidth of the slowest path from a GPU to its own
+    adapter, 1e9 bytes per second, in releases that use it.
     """
 
     topology_sha256: str
@@ -244,7 +249,7 @@ class GraphTable:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases whose graphs it has, oldest first."""
+        """The releases whose graphs the table has, oldest first."""
         return tuple(sorted({release for release, _, _ in self.graphs}, key=release_key))
 
     def of(self, topology_sha256: str) -> "GraphTable":
@@ -275,7 +280,7 @@ def shapes(table: Mapping[str, Any]) -> dict[Shape, dict[str, Graph]]:
 
 
 def net_gbs(table: Mapping[str, Any]) -> dict[Shape, float]:
-    """The slowest path from a GPU to its own adapter, 1e9 bytes per second."""
+    """By shape, the bandwidth of the slowest path from a GPU to its own adapter, 1e9 bytes per second."""
     return {
         shape: float(np.float32(row["gbs"]))
         for row in table.get("adapters", {}).get("slowest_gbs", [])
@@ -284,7 +289,7 @@ def net_gbs(table: Mapping[str, Any]) -> dict[Shape, float]:
 
 
 def rows(by_shape: Mapping[Shape, Mapping[str, Graph | float]]) -> dict[str, list[dict[str, object]]]:
-    """Rows of what was found, by name; one node first, fewest GPUs first. Missing values are left out."""
+    """Rows of graphs or bandwidths, by name; one node first, fewest GPUs first. Missing values are left out."""
     return {
         kind: [_row(entry) for entry in entries]
         for kind, entries in groupby(_entries(by_shape), key=lambda entry: entry[0][0])
@@ -292,7 +297,7 @@ def rows(by_shape: Mapping[Shape, Mapping[str, Graph | float]]) -> dict[str, lis
 
 
 def to_json(table: GraphTable) -> str:
-    """The text of a graphs.json, one row a line; decimals are the shortest that give the float32 back."""
+    """The text of a graphs.json, one row per line; decimals are the shortest that read back to the same float32."""
     parts = {"graphs": rows(table.graphs), "adapters": rows(_named(table.net_gbs))}
     lines = [f' "topology_sha256": {json.dumps(table.topology_sha256)}']
     for part, lists in parts.items():
@@ -302,7 +307,7 @@ def to_json(table: GraphTable) -> str:
 
 
 def release_key(release: str) -> tuple[int, ...]:
-    """Sorts 2.9 before 2.28."""
+    """Sort key of a release, by which 2.9 is before 2.28."""
     return tuple(int(part) for part in re.findall(r"\d+", release))
 
 
@@ -316,7 +321,7 @@ def _shapes_of(row: Mapping[str, Any]) -> Iterator[Shape]:
 
 
 def _graph_of_row(row: Mapping[str, Any]) -> Graph:
-    """The graph of a row, with decimals converted back to the float32 values they were printed from."""
+    """The graph of a row, with decimals converted back to the float32 values from which they were printed."""
     numbers = {name: float(np.float32(value)) for name, value in row.items() if isinstance(value, float)}
     heads = None if row["heads"] is None else tuple(row["heads"])
     return Graph(**{**row, **numbers, "pattern": Pattern[row["pattern"]], "heads": heads})
@@ -327,7 +332,9 @@ Entry = tuple[tuple[str, Found], tuple[str, ...], tuple[int, ...], tuple[str, ..
 
 
 def _entries(by_shape: Mapping[Shape, Mapping[str, Found]]) -> list[Entry]:
-    """Releases x GPUs per node x nodes that share a graph; by its name, one node first, fewest GPUs first."""
+    """Entries of releases, numbers of GPUs per node and of nodes that share a graph; by the graph's name, one node
+    first, fewest GPUs first.
+    """
     order = sorted(by_shape, key=lambda shape: (release_key(shape[0]), *shape[1:]))
     cells = [(graph, *shape) for shape in order for graph in by_shape[shape].items()]
     releases = _gather(((graph, gpus, several), release) for graph, release, gpus, several in cells)

@@ -1,7 +1,8 @@
-"""Completes topology files that only place devices, as cloud vendors ship them for NCCL_TOPO_FILE, the way NCCL does.
+"""Completes topology files that only say where devices are, as cloud vendors ship them for NCCL_TOPO_FILE, as NCCL
+does.
 
 On the machine NCCL asks NVML about the GPUs and its network plugin about the adapters. Here a GPU model's name and the
-adapters' speed replace the answers; a file that leaves anything else open is refused.
+adapters' speed replace the answers; a file in which anything else is missing is refused.
 """
 
 import xml.etree.ElementTree as ET
@@ -37,7 +38,7 @@ FIRST_GUID = 0x2000000000000000  # invented and distinct, as NCCL tells adapters
 
 @dataclass(frozen=True, slots=True)
 class SkeletonText:
-    """The text of a skeleton without a file; messages call it ``where``."""
+    """The text of a skeleton that is not from a file; messages call it ``where``."""
 
     text: str
     where: str
@@ -45,7 +46,7 @@ class SkeletonText:
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """A topology file that leaves GPUs and adapters to the machine, and what the simulated machine says about them.
+    """A topology file that does not describe its GPUs and adapters, and what the simulated machine says about these.
 
     NCCL reads ``xml`` instead of the complete machine; all nodes are equal.
     """
@@ -61,7 +62,7 @@ class Skeleton:
 def read_complete(file: Path) -> tuple[str, Topology]:
     """The text of a topology file and what it describes, read and parsed once.
 
-    BadTopology for what is not a topology; IncompleteTopology where GPUs are placed in it without being described.
+    BadTopology if the file is not a topology. IncompleteTopology if it has GPUs that it does not describe.
     """
     skeleton = _File(file)
     placed = _gpus(skeleton.where, (element for element in skeleton.elements if element.tag == "pci"))
@@ -84,7 +85,7 @@ def read_complete(file: Path) -> tuple[str, Topology]:
 
 
 def _without_speed(elements: "Iterable[_Read]") -> int:
-    """Number of adapters without a speed, which a file without models needs."""
+    """Number of adapters without a speed, for the message about an incomplete topology."""
     slots = [each for each in elements if each.tag == "pci" and (each.get("class") or "").startswith("0x02")]
     bare = sum(slot.find("nic") is None for slot in slots)
     silent = sum(each.tag == "net" and each.get("speed") is None for each in elements)
@@ -92,7 +93,8 @@ def _without_speed(elements: "Iterable[_Read]") -> int:
 
 
 def name_of(file: Path) -> str:
-    """The name of a topology file in place of a machine's: its file name, and a hash that identifies its content.
+    """The name of a topology file that replaces a machine's name: its file name, and a hash that identifies its
+    content.
 
     BadTopology if it cannot be read.
     """
@@ -100,10 +102,10 @@ def name_of(file: Path) -> str:
 
 
 def read(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:
-    """A skeleton on a machine whose GPUs are all of model ``gpu``.
+    """Reads a skeleton for a machine whose GPUs are all of model ``gpu``.
 
     Adapters without a <net> have ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` (absent: 0, as NCCL's own
-    networks report). Errors: BadTopology for what the file lacks, BadInput for what contradicts it.
+    networks report). BadTopology for what the file lacks, BadInput for what contradicts the file.
     """
     model = gpus.load(gpu)
     skeleton = _File(file)
@@ -131,7 +133,9 @@ def read(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net_late
 
 @cache
 def completed(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> str:
-    """The topology that NCCL makes of a skeleton: every device of the machine, and no ranks. Errors: :func:`read`'s."""
+    """The topology that NCCL makes of a skeleton: every device of the machine, and no ranks. Errors as :func:`read`
+    raises them.
+    """
     described = read(file, gpu, net_gbps, net_latency_us)
     root = ET.fromstring(described.topology)
     for pci in root.iter("pci"):
@@ -149,7 +153,9 @@ def completed(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net
 
 
 def _add_nvlinks(gpu: ET.Element, described: Skeleton, far_ends: Sequence[str]) -> None:
-    """Adds an <nvlink> for each device that NVLinks lead to, unless there are some (ncclTopoGetXmlFromGpu, xml.cc)."""
+    """Adds an <nvlink> for each device to which NVLinks lead, unless the GPU already has <nvlink>
+    (ncclTopoGetXmlFromGpu, xml.cc).
+    """
     if gpu.find("nvlink") is None:
         for target, count in Counter(far_ends).items():
             tclass = described.classes.get(target, NVSWITCH_CLASS)
@@ -157,7 +163,9 @@ def _add_nvlinks(gpu: ET.Element, described: Skeleton, far_ends: Sequence[str]) 
 
 
 def _trim(element: ET.Element) -> bool:
-    """Drops what leads to no GPU and no adapter; returns whether something is left (ncclTopoTrimXml, xml.cc)."""
+    """Removes elements without a GPU or adapter below them; returns whether something is left (ncclTopoTrimXml,
+    xml.cc).
+    """
     if element.tag in ("gpu", "net"):
         return True
     for child in list(element):
@@ -167,7 +175,7 @@ def _trim(element: ET.Element) -> bool:
 
 
 class _File:
-    """A topology file as text and as a tree, which is completed with the simulated machine's answers."""
+    """A topology file as text, and as a tree that is completed with the simulated machine's answers."""
 
     def __init__(self, file: Path | SkeletonText) -> None:
         if isinstance(file, SkeletonText):
@@ -195,7 +203,9 @@ class _File:
         return _gpus(self.where, self.root.iter("pci"))
 
     def check_places(self) -> None:
-        """Refuses a file without facts that NCCL would read from the computer it runs on. BadTopology names all."""
+        """Refuses a file without facts that NCCL would read from the computer on which it runs. BadTopology names all
+        missing facts.
+        """
         lacking: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
         for cpu in self.root.iter("cpu"):
             needed = ("numaid", "arch", *CPU_FACTS.get(cpu.get("arch", ""), ()))
@@ -214,7 +224,9 @@ class _File:
             self.fail(f"{'; '.join(said)}, which NCCL reads from its machine; write it there{kinds}")
 
     def describe_gpus(self, placed: list[ET.Element], model: GpuModel) -> None:
-        """Gives every GPU its number, in the order of bus ids as CUDA counts equal GPUs, and its model's sm."""
+        """Gives every GPU its number, in the order of bus ids as CUDA counts equal GPUs, and the compute capability of
+        its model.
+        """
         numbered = [gpu for pci in placed if (gpu := pci.find("gpu")) is not None and gpu.get("dev") is not None]
         if len(numbered) not in (0, len(placed)):
             self.fail(f"{len(numbered)} of {len(placed)} GPUs have a <gpu dev>; valid: all or none")
@@ -237,10 +249,11 @@ class _File:
                 )
 
     def describe_adapters(self, gbps: float | None, latency_us: float | None, gdr: bool) -> dict[str, str]:
-        """Gives a <net> to every network device (class 0x02) without one, by bus id, and a speed to one without.
+        """Gives a <net> to every network device (class 0x02) without a <net>, in the order of bus ids, and a speed to
+        every <net> without a speed.
 
-        NCCL writes what its network says where the file does not (ncclTopoPopulateNics, src/graph/topo.cc, v2.28.9-1).
-        Returns the bus ids of those that had no <net> by name.
+        NCCL completes the file with what its network says (ncclTopoPopulateNics, src/graph/topo.cc, v2.28.9-1).
+        Returns, by name, the bus ids of the devices that had no <net>.
         """
         slots = list(self.root.iter("pci"))
         bare = [pci for pci in slots if pci.get("class", "").startswith("0x02") and not _nets(pci)]
@@ -287,7 +300,7 @@ class _File:
 
 
 class _Read(Protocol):
-    """Facts that both kinds of trees can say: that of the file as it is, and that which is completed."""
+    """The interface of elements in both kinds of trees: the file as it is read, and the tree that is completed."""
 
     @property
     def tag(self) -> str: ...
@@ -299,7 +312,7 @@ P = TypeVar("P", bound=_Read)
 
 
 def _gpus(where: str, slots: Iterable[P]) -> list[P]:
-    """Elements <pci> that are GPUs: with a <gpu>, or NVIDIA's display devices (class 0x03)."""
+    """The <pci> elements of GPUs: with a <gpu>, or display devices (class 0x03) of NVIDIA."""
     slots = list(slots)
     if silent := [f"<pci busid={pci.get('busid')!r}>" for pci in slots if not (pci.get("class") or pci.find("*"))]:
         have = "has" if len(silent) == 1 else "have"
@@ -323,7 +336,7 @@ def _missing(element: ET.Element, attributes: tuple[str, ...]) -> tuple[str, ...
 
 
 def _first_of(names: Sequence[str]) -> str:
-    """The first of elements, and how many more there are."""
+    """Text with the first of several names, and how many more there are."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
@@ -336,10 +349,10 @@ def _bus_id(pci: ET.Element) -> str:
 
 
 def tidy(dump: str, machine: ET.Element) -> str:
-    """The dump as a file of ``machine``: in its order, and without what belongs to the run.
+    """The dump as a topology file of ``machine``: in the machine's order, and without what belongs to the run.
 
-    The search depends on the file's order, and the dump has the order in which the ranks' views were joined. Ranks,
-    hosts, and a network that exists only because NCCL needs one belong to the run.
+    The search depends on the file's order, and the dump has the order in which the ranks' views were joined. What
+    belongs to the run: ranks, hosts, and a network that exists only because NCCL needs one.
     """
     root = ET.fromstring(dump)
     nets = {net.get("name") for net in machine.iter("net")}
@@ -359,7 +372,9 @@ def tidy(dump: str, machine: ET.Element) -> str:
 
 
 def _order_as(element: ET.Element, like: ET.Element) -> None:
-    """Sorts the children like those of ``like``, recursively; what it lacks, such as NVLinks, comes last."""
+    """Sorts the children in the order of the children of ``like``, recursively; elements that ``like`` lacks, such as
+    NVLinks, come last.
+    """
     names = [_name(child) for child in like]
     element[:] = sorted(element, key=lambda child: names.index(_name(child)) if _name(child) in names else len(names))
     for child in element:

@@ -1,4 +1,4 @@
-"""Figures of records, by matplotlib, which the modules of this package import; the colours need none."""
+"""Draws records as figures with matplotlib, which the modules of this package import, except for the colours."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -20,9 +20,9 @@ _METADATA: Mapping[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, 
 
 
 def plot(draw: "Callable[[ModuleType], Figure]", path: Path | str | None) -> "Figure":
-    """Calls ``draw`` with :mod:`tuner.answers.charts.figures`; saves the picture where a ``path`` is given.
+    """Calls ``draw`` with :mod:`tuner.answers.charts.figures`; saves the picture if a ``path`` is given.
 
-    Errors: MissingExtra without matplotlib; BadInput for another ending, or where the file cannot be written.
+    MissingExtra without matplotlib. BadInput if the ending is not a picture format, or if the file cannot be written.
     """
     require("matplotlib", "a picture")
     from tuner.answers.charts import figures
@@ -51,12 +51,14 @@ def save(figure: "Figure", path: Path) -> None:
 
 
 def ready_to_save(path: Path) -> None:
-    """Says before the work that a picture cannot be drawn. Errors: MissingExtra; BadInput for a wrong ending."""
+    """Checks, before the work starts, that a picture can be drawn. MissingExtra without matplotlib; BadInput for a
+    wrong ending.
+    """
     require("matplotlib", "a picture")
     check_ending(path)
 
 
 def check_ending(path: Path) -> None:
-    """BadInput for a path whose ending is not a picture format."""
+    """Raises BadInput if the path's ending is not a picture format."""
     if path.suffix.lower() not in _METADATA:
         raise BadInput(f"{path}: the ending says the format of a picture; {one_of(_METADATA)}")

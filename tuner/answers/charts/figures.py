@@ -1,4 +1,4 @@
-"""Figures of records, each a function, by matplotlib."""
+"""Functions that draw records as figures with matplotlib."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ NO_LOSS, LOSS = "#FFFFFF", "#C62828"
 
 @dataclass(frozen=True, slots=True)
 class RegretMark:
-    """A measured point of a map: its row and size, and how much slower the pick is than the best there, as a share.
+    """A measured point of a map: its row and size, and how much slower the pick is than the best choice, as a share.
 
     ``loses``: whether the loss is beyond the noise.
     """
@@ -48,9 +48,9 @@ class RegretMark:
 
 
 def choice_map(choices: Choices, what: str, where: str, marks: Sequence[RegretMark] = ()) -> NotebookFigure:
-    """Map of choices: colour is the algorithm, hatch the protocol; the legend has only what occurs.
+    """Draws a map of choices: colour shows the algorithm, hatch the protocol; the legend has only what occurs.
 
-    ``what`` and ``where`` are the heading: the call, and machine, release and settings. ``marks``: measured points.
+    ``what`` and ``where`` are the headings: the call; and machine, release and settings. ``marks``: measured points.
     """
     canvas = NotebookFigure(figsize=(11, 6), layout="constrained")
     axes = canvas.subplots()
@@ -65,14 +65,14 @@ def choice_map(choices: Choices, what: str, where: str, marks: Sequence[RegretMa
 
 
 def draw(axes: Any, choices: Choices) -> None:
-    """Draws the choices as cells: sizes over numbers of nodes."""
+    """Draws the choices as cells: sizes along the horizontal axis, numbers of nodes along the vertical."""
     parts.draw(
         axes, parts.size_edges(choices.bytes), parts.pick_classes(choices.algorithm, choices.protocol), parts.PICKS
     )
 
 
 def _draw_marks(canvas: NotebookFigure, axes: Any, marks: Sequence[RegretMark]) -> None:
-    """Draws a white dot where the pick was as good as the best, and a red one with its loss where it was not."""
+    """Draws a white dot if the pick was as good as the best choice, and else a red dot with the loss."""
     box = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
     for mark in marks:
         colour = LOSS if mark.loses else NO_LOSS
@@ -131,7 +131,7 @@ STYLES = {
 
 
 def classes(before: Choices, after: Choices) -> parts.Classes:
-    """The classes of ``STYLES``, numbers [row][size]: the ratio's where the pick changes."""
+    """The classes, numbers of ``STYLES`` [row][size]: where the pick changes, the class of the ratio."""
     ratios = 1 + np.searchsorted(np.array(_BOUNDS, np.float32), ratio(before, after))
     classed = np.where(changed(before, after), ratios, SAME)
     runs = before.algorithm >= 0, after.algorithm >= 0
@@ -165,7 +165,9 @@ MARKERS = 12  # along a line
 
 
 def curves(curves: Curves, what: str, where: str) -> NotebookFigure:
-    """Draws curves; a bar above says which combination is the pick, and the broad grey line is its time by NCCL."""
+    """Draws curves; a bar above shows which combination is the pick, and the broad grey line is the pick's time by
+    NCCL.
+    """
     canvas = NotebookFigure(figsize=(11, 8), layout="constrained")
     bar, times, bandwidths = canvas.subplots(3, 1, height_ratios=[0.5, 6, 5])
     draw(bar, curves.picks)
@@ -196,7 +198,7 @@ def curves(curves: Curves, what: str, where: str) -> NotebookFigure:
 
 
 def combinations(pick: AlgoProto, times_us: Mapping[AlgoProto, float], what: str, where: str) -> NotebookFigure:
-    """Bars of one call's time in us by each combination: the pick first, then the others from the fastest on."""
+    """Draws bars of one call's time in us with each combination: the pick first, then the others from fast to slow."""
     shown = sorted(times_us, key=lambda each: (each != pick, times_us[each]))
     canvas = NotebookFigure(figsize=(11, 1.5 + 0.4 * len(shown)), layout="constrained")
     axes = canvas.subplots()
@@ -262,7 +264,7 @@ KERNELS, KERNEL_HATCHES = 100, ("-", ".", "|", "o", "\\", "*")  # the first clas
 
 
 def _pick_bars(canvas: NotebookFigure, bars: Mapping[Any, Ranges]) -> None:
-    """A bar of the picks of its ranges for each of the axes, with one legend for all."""
+    """Draws on each of the axes a bar of the picks of its ranges, with one legend for all."""
     kernels = sorted({name for ranges in bars.values() for name in ranges.bypass if name is not None})
     styles = parts.PICKS | {
         KERNELS + at: Style(palette.NOTHING_COLOUR, "#000000", KERNEL_HATCHES[at % len(KERNEL_HATCHES)], name)
@@ -331,7 +333,9 @@ WHOSE = {
 
 
 def left_out_sites(classes: Sequence[ClassAccuracy]) -> NotebookFigure:
-    """Draws errors by class of GPUs and rows given, over all sizes and from 16 MiB on, and how often intervals hold."""
+    """Draws errors by class of GPUs and by number of given rows, over all sizes and from 16 MiB on, and how often
+    intervals hold.
+    """
     canvas = NotebookFigure(figsize=(11, 8), layout="constrained")
     panels = canvas.subplots(3, 1, sharex=True)
     at = np.arange(len(classes))

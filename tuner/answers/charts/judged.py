@@ -1,4 +1,4 @@
-"""Figures of what was judged: results among the runs of their class, and a topology as it is and repaired."""
+"""Draws what was judged: results among the runs of their class, and a topology before and after its repair."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -24,8 +24,8 @@ MOST_SHARE = 300.0  # of the expected bandwidth that is drawn, in percent
 
 
 def of_acceptance(result: Acceptance) -> NotebookFigure:
-    """Results as they were judged, a part for each kind of call: bandwidth by size, the band that passes, the healthy
-    public runs of the class, and the size from which on all are too slow.
+    """Draws judged results, one panel per kind of call: bandwidth by size, the band that passes, the healthy public
+    runs of the class, and the size from which on all sizes are too slow.
     """
     kinds = [list(sizes) for _, sizes in groupby(result.sizes, accept.suite)]
     failing = [each for each in kinds if any(size.verdict.fails for size in each)]
@@ -61,7 +61,7 @@ def of_acceptance(result: Acceptance) -> NotebookFigure:
 
 
 def of_class(result: Acceptance, size: JudgedSize) -> Mapping[str, Sequence[PublicCurve]]:
-    """Curves of the healthy runs that a kind of call was ranked among, by the table that they are in."""
+    """Curves of the healthy runs among which a kind of call was ranked, by name of their table."""
     found: dict[str, list[PublicCurve]] = {}
     for ranked in result.comparisons:
         of_call = (ranked.collective, ranked.nodes, ranked.gpus_per_node)
@@ -76,7 +76,9 @@ def of_class(result: Acceptance, size: JudgedSize) -> Mapping[str, Sequence[Publ
 
 
 def slow_from(sizes: Sequence[JudgedSize]) -> int | None:
-    """The smallest of the sizes, in bytes, that fail up to the largest; one of them alone may pass in between."""
+    """The size in bytes from which on all sizes fail; a single one in between may pass. None if there is no such
+    size.
+    """
     first, passed = None, 0
     for each in reversed(sizes):
         passed = 0 if each.verdict.fails else passed + 1
@@ -89,7 +91,7 @@ def slow_from(sizes: Sequence[JudgedSize]) -> int | None:
 def _draw(
     axes: Any, sizes: Sequence[JudgedSize], others: Mapping[str, Sequence[PublicCurve]], step: int | None
 ) -> None:
-    """Bandwidths as parts of the expected one, which differs by decades from small sizes to large."""
+    """Draws bandwidths as parts of the expected one, because that differs by decades from small sizes to large."""
     at = np.array([each.bytes for each in sizes], np.float64)
     expected = np.array([each.expected_us for each in sizes])
     taken, low, high = (np.array([getattr(each, of) for each in sizes]) for of in ("time_us", "high_us", "low_us"))
@@ -114,7 +116,7 @@ def _draw(
 
 
 def repaired(sizes: Sequence[AtSize], what: str, where: str) -> NotebookFigure:
-    """The bandwidth that NCCL predicts on a topology by size, as it is and repaired."""
+    """Draws the bandwidth by size that NCCL predicts on a topology, before and after its repair."""
     canvas = NotebookFigure(figsize=(11, 6), layout="constrained")
     axes = canvas.subplots()
     at = [each.bytes for each in sizes]

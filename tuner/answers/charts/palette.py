@@ -1,8 +1,8 @@
 """Colours, hatches and dashes of algorithms and protocols, in figures and pages: data, so that all pictures agree.
 
 The hues are Okabe and Ito's, distinct for colour-blind people too (jfly.uni-koeln.de/color); their lightness is moved
-apart (CIE L*, steps of about 10), so that the colours differ in grey as well. What often stands side by side - Tree,
-Ring, NVLS and NVLSTree; Ring and PAT - is at least 18 apart.
+apart (CIE L*, steps of about 10), so that the colours differ in grey as well. Colours that are often side by side -
+Tree, Ring, NVLS and NVLSTree; Ring and PAT - are at least 18 apart.
 """
 
 from tuner.base.names import Algorithm, Protocol

@@ -22,7 +22,7 @@ from tuner.base.sizes import human_bytes
 
 
 class NotebookFigure(Figure):
-    """A figure that notebooks show, without pyplot and whatever the backend is."""
+    """A figure that notebooks show, without pyplot and with any backend."""
 
     def _repr_png_(self) -> bytes:
         png = BytesIO()
@@ -38,9 +38,9 @@ FloatEdges = NDArray[np.floating[Any]]  # between rows and beyond both ends: one
 
 
 def size_axis(axes: Any, sizes: SizeArray, named: bool = True, margin: float = 1.0) -> None:
-    """Sets a logarithmic axis over ``sizes`` in bytes, with powers of two in words.
+    """Sets a logarithmic axis over ``sizes`` in bytes, with powers of two as labels.
 
-    There is a tick at every power, and as many names as there is room for. ``margin`` is a factor beyond the smallest
+    There is a tick at every power, and as many labels as there is room for. ``margin`` is a factor beyond the smallest
     and the largest size, for markers.
     """
     low, high = float(sizes[0]) / margin, float(sizes[-1]) * margin
@@ -57,7 +57,9 @@ def size_axis(axes: Any, sizes: SizeArray, named: bool = True, margin: float = 1
 
 
 def node_axis(axes: Any, nodes: Sequence[int], most: int = 16) -> None:
-    """A row for each count, logarithmic in height: from 1 to 8 nodes as from 8 to 64; about ``most`` are named."""
+    """Sets an axis with a row for each number of nodes, logarithmic in height: 1 to 8 nodes are as high as 8 to 64.
+    About ``most`` rows are labelled.
+    """
     rows = [0]
     if len(nodes) > 1:
         edges, heights = np.arange(len(nodes) + 1) - 0.5, row_edges(nodes)
@@ -69,7 +71,9 @@ def node_axis(axes: Any, nodes: Sequence[int], most: int = 16) -> None:
 
 
 def row_edges(nodes: Sequence[int]) -> FloatEdges:
-    """Base-2 logarithms, numbers [count], between the ascending counts and beyond both ends, one more than these."""
+    """Edges of the rows as base-2 logarithms, numbers [edge]: between the ascending counts and beyond both ends, one
+    more than rows.
+    """
     counts = np.log2(nodes)
     middle = (counts[1:] + counts[:-1]) / 2
     return np.concatenate([[2 * counts[0] - middle[0]], middle, [2 * counts[-1] - middle[-1]]])
@@ -80,7 +84,7 @@ def _between(given: FloatEdges, wanted: FloatEdges, at: Any) -> Any:
 
 
 def _named_rows(nodes: Sequence[int], heights: FloatEdges, most: int) -> list[int]:
-    """Powers of two first, where there is room."""
+    """The rows to label: powers of two first, as far as there is room."""
     apart = (heights[-1] - heights[0]) / most
     named: list[int] = []
     for row in sorted(range(len(nodes)), key=lambda row: (nodes[row].bit_count() > 1, row)):
@@ -129,7 +133,7 @@ class Style:
     label: str
 
     def apply(self, patch: Patch, edge_points: float) -> Patch:
-        """Hatches have the colour of the edge, which is the ink."""
+        """Gives the patch this look; hatches have the colour of the edge, which is the ink."""
         patch.set(facecolor=self.colour, edgecolor=self.ink, linewidth=edge_points, label=self.label)
         patch.set(hatch=self.hatch * DENSITY, hatch_linewidth=INK_POINTS)
         return patch
@@ -143,7 +147,7 @@ NOTHING_STYLE = Style(palette.NOTHING_COLOUR, palette.NOTHING_INK, palette.NOTHI
 
 
 def draw(axes: Any, edges: NDArray[np.float64], classes: Classes, styles: Mapping[int, Style]) -> None:
-    """Cells of ``classes`` [row][cell], numbers of ``styles``; one path for each class that occurs.
+    """Draws the cells of ``classes`` [row][cell], numbers of ``styles``, with one path for each class that occurs.
 
     ``edges``: sizes in bytes between the cells and beyond both ends, one more than cells.
     """
@@ -159,7 +163,7 @@ def draw(axes: Any, edges: NDArray[np.float64], classes: Classes, styles: Mappin
 def legend_of_picks(
     figure: Figure, numbers: Iterable[int], styles: Mapping[int, Style], title: str = PICK_TITLE, where: str = UPPER
 ) -> None:
-    """The styles of classes in a legend beside the axes."""
+    """Draws the styles of classes as a legend beside the axes."""
     legend(figure, [styles[number].handle() for number in numbers], title, where, handleheight=1.8)
 
 
@@ -169,20 +173,22 @@ def occurring(*classes: Classes) -> list[int]:
 
 
 def size_edges(sizes: SizeArray) -> NDArray[np.float64]:
-    """Edges in bytes halfway, in logarithms, between the sizes, and the first and the last: one more than sizes."""
+    """Edges in bytes: the first size, the geometric middles between the sizes, and the last size; one more than
+    sizes.
+    """
     values = sizes.astype(np.float64)
     return np.concatenate([values[:1], np.sqrt(values[1:] * values[:-1]), values[-1:]])
 
 
 def _runs(inside: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Row, first and past the last column of each run."""
+    """Row, first column, and column past the last of each run of True, as three arrays."""
     steps = np.diff(np.pad(inside, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     rows, starts = np.nonzero(steps == 1)
     return rows, starts, np.nonzero(steps == -1)[1]
 
 
 def _borders(classes: Classes, edges: NDArray[np.float64]) -> Path:
-    """Draws straight lines where neighbours differ."""
+    """A path of straight lines between neighbouring cells that differ."""
     rows, columns = np.nonzero(classes[:, 1:] != classes[:, :-1])
     at = edges[columns + 1]
     upright = np.stack([np.stack([at, at], 1), np.stack([rows - 0.5, rows + 0.5], 1)], 2)
@@ -208,7 +214,7 @@ PICKS = {
 
 
 def pick_classes(algorithm: NDArray[np.int8], protocol: NDArray[np.int8]) -> Classes:
-    """Classes of ``PICKS`` by NCCL's numbers, both -1 where nothing can run, [row][size]."""
+    """The classes, numbers of ``PICKS`` [row][size], from NCCL's ids, which are both -1 if nothing can run."""
     return np.where(algorithm < 0, NOTHING, algorithm.astype(np.int64) * len(Protocol) + protocol)
 
 
@@ -219,8 +225,8 @@ PICK: Look = {"color": "#000000", "alpha": 0.22, "linewidth": 7, "solid_capstyle
 
 
 def style(algo_proto: AlgoProto) -> Look:
-    """The look of a line; light colours have a dark outline, for white paper. Markers of LL are empty, of LL128 half
-    filled.
+    """The look of a line; light colours have a dark outline, to be seen on white paper. Markers of LL are empty, of
+    LL128 half filled.
     """
     algorithm, protocol = algo_proto
     light = palette.INKS[algorithm] == "#000000"

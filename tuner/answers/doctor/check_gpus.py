@@ -1,4 +1,6 @@
-"""GPUs: NVLinks fewer than the model has, links that lead nowhere, GPUDirect RDMA, compute capability, unknown ids."""
+"""Checks GPUs: fewer NVLinks than the model has, links that lead nowhere, GPUDirect RDMA, compute capability, unknown
+ids.
+"""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
@@ -76,7 +78,7 @@ def _dangling(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _to_switches(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """GPUs with fewer links to NVSwitches than their model, the machine or most of them have."""
+    """Finds GPUs with fewer links to NVSwitches than their model, the machine or most GPUs of the node have."""
     have = [gpu.count_nvlinks(Target.SWITCH) for gpu in node.topology.gpus]
     expected = _expected(node, have)
     fewer = [at for at, links in enumerate(have) if expected and links < expected]
@@ -96,14 +98,16 @@ def _to_switches(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _certain(node: ExaminedNode) -> bool:
-    """Whether these GPUs must have NVLinks to NVSwitches: as the same machine does, or every form of their model."""
+    """Whether these GPUs must have NVLinks to NVSwitches, because the same machine or every form of their model has
+    them.
+    """
     forms = [part.nvlinks for pci in node.gpus if (part := node.part(pci)) is not None]
     always = len(forms) == len(node.gpus) and all(forms) and all(min(each) > 0 for each in forms)
     return len(node.gpus) > 1 and _like_switched(node) and _same_model(node) and (node.same or always)
 
 
 def _same_model(node: ExaminedNode) -> bool:
-    """Whether the machine's GPUs have these device ids; true where the file does not say them."""
+    """Whether the machine's GPUs have the device ids of the file; true if the file has no device ids."""
     devices = {pci.get("device") for pci in node.gpus}
     there = set() if node.like_root is None else {pci.get("device") for pci in node.like_root.iter("pci")}
     return devices <= {None, *there}
@@ -126,8 +130,8 @@ def _expected(node: ExaminedNode, have: list[int]) -> int | None:
 
 
 def _between(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Finds missing links between two GPUs: only one has them, every form of the model has them, or the same machine
-    does.
+    """Finds missing links between two GPUs: only one of the two has them, or every form of their model or the same
+    machine has them.
     """
     gpus, here = node.topology.gpus, _pairs(node.topology.gpus)
     same = node.same and node.like is not None and len(node.like.topology.gpus) == len(gpus) and _same_model(node)
@@ -149,7 +153,9 @@ def _between(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _by_form(node: ExaminedNode, here: Mapping[tuple[int, int], int]) -> Mapping[tuple[int, int], int]:
-    """The number of links between two GPUs in the next larger form of their model, if both lack equally many."""
+    """Numbers of links between pairs of GPUs as in the next larger form of their model, for pairs that lack equally
+    many.
+    """
     wanted = dict(here)
     of_gpu = [sum(count for (own, _), count in here.items() if own == each) for each in range(len(node.gpus))]
     lack: dict[int, int] = {}
@@ -176,7 +182,7 @@ def _pairs(gpus: tuple[Gpu, ...]) -> Mapping[tuple[int, int], int]:
 
 
 def without_gpudirect(node: ExaminedNode) -> TopologyFinding | None:
-    """GPUs without GPUDirect RDMA, although their model supports it and an adapter that can use it is there.
+    """Finds GPUs without GPUDirect RDMA, although their model supports it and the node has an adapter that can use it.
 
     With only sockets NCCL writes gdr="0" for every GPU.
     """

@@ -1,4 +1,4 @@
-"""PCIe links: speeds that are missing, or lower than the part has, or than those of parts like it."""
+"""Checks PCIe links: speeds that are missing, or lower than the part can have or similar parts do have."""
 
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -17,7 +17,7 @@ Kind = tuple[str | None, ...]  # class, vendor and device
 
 
 def check_links(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Links without a speed, which NCCL takes for PCIe 3.0, and slow ones."""
+    """Finds slow links, and links without a speed, which NCCL treats as PCIe 3.0."""
     wanted, by_part = _wanted(node)
     missing, slow = dict[ET.Element, Link | None](), dict[ET.Element, Link]()
     for pci in node.root.iter("pci"):
@@ -59,8 +59,8 @@ def check_links(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _emulated(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Finds bridges with one lane of PCIe 1.0 above faster devices, as virtual machines emulate them: NCCL takes
-    this speed as real.
+    """Finds bridges with one lane of PCIe 1.0 above faster devices, as virtual machines emulate them: NCCL believes
+    this speed.
     """
     slow: dict[ET.Element, Link | None] = {}
     below = dict[ET.Element, Link]()
@@ -83,7 +83,7 @@ def _emulated(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _by_c2c(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """GPUs that NVLink-C2C joins with their CPU: NCCL's search counts only the GPU's PCIe link."""
+    """Finds GPUs that NVLink-C2C connects with their CPU: NCCL's search counts only the GPU's PCIe link."""
     slow = [
         pci
         for pci in node.gpus
@@ -110,10 +110,10 @@ def _built_in(node: ExaminedNode, pci: ET.Element) -> bool:
 
 
 def _wanted(node: ExaminedNode) -> tuple[Mapping[ET.Element, Link], Mapping[ET.Element, str]]:
-    """Links that each device should have: those of the same machine, else of most devices like it, else what the part
-    can do.
+    """The link that each device should have: as in the same machine, else as most similar devices have, else what the
+    part can do.
 
-    Also names what a slower link differs from, where the difference may be intended.
+    Also names, for links whose difference may be intended, what a slower link differs from.
     """
     pairs, found = counterparts(node) | switches(node) if node.same else {}, dict[ET.Element, Link]()
     slots, by_part = list(node.root.iter("pci")), dict[ET.Element, str]()
@@ -143,7 +143,7 @@ def _wanted(node: ExaminedNode) -> tuple[Mapping[ET.Element, Link], Mapping[ET.E
 
 
 def _usual(slots: Sequence[ET.Element]) -> Mapping[Kind, Link | None]:
-    """Link that more than half of the devices of a kind have."""
+    """The link that more than half of the devices of a kind have, by kind; None if there is no such link."""
     by_kind: dict[Kind, list[Link | None]] = {}
     for pci in slots:
         by_kind.setdefault(_kind(pci), []).append(_whole(link(pci)))
@@ -230,7 +230,7 @@ def _of(slot: ET.Element | None) -> int | None:
 
 
 def _is_adapter(slot: ET.Element) -> bool:
-    """Whether a PCI device is a network controller by its class."""
+    """Whether the class of a PCI device says that it is a network controller."""
     return slot.get("class", "").startswith("0x02")
 
 
@@ -239,7 +239,7 @@ def _ids(slot: ET.Element) -> tuple[str | None, str | None]:
 
 
 def _gpudirect(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """GPUs and adapters without GPUDirect RDMA that could have it: one finding where both say it."""
+    """Finds GPUs and adapters without GPUDirect RDMA that could have it; one finding if it concerns both."""
     gpus, adapters = without_gpudirect(node), _without_gpudirect(node)
     if gpus is None or adapters is None or gpus.severity != adapters.severity:
         yield from filter(None, (gpus, adapters))
@@ -258,7 +258,7 @@ def _gpudirect(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _without_gpudirect(node: ExaminedNode) -> TopologyFinding | None:
-    """Adapters without GPUDirect RDMA, although they and a GPU support it."""
+    """Finds adapters without GPUDirect RDMA, although the adapters and a GPU support it."""
     if not any(part.gpudirect_rdma for pci in node.gpus if (part := node.part(pci)) is not None):
         return None
     pairs, names = counterparts(node) if node.same else {}, list[str]()
@@ -285,7 +285,7 @@ def _without_gpudirect(node: ExaminedNode) -> TopologyFinding | None:
 
 
 def _guids(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Adapters of different PCI devices with one guid and port."""
+    """Finds adapters of different PCI devices with the same guid and port."""
     seen: dict[tuple[str, str], list[ET.Element]] = {}
     for net in node.adapters:
         if net.get("guid") is not None:
@@ -304,7 +304,7 @@ def _guids(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _dropped(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Adapters with coll="1" and without keep="1"."""
+    """Finds adapters with coll="1" and without keep="1"."""
     names = [net.get("name", "") for net in node.adapters if net.get("coll") == "1" and net.get("keep") != "1"]
     if names:
         yield TopologyFinding(
@@ -324,7 +324,7 @@ def _are_some_of_the_same(node: ExaminedNode) -> bool:
 
 
 def _places(root: ET.Element) -> set[str]:
-    """Bus ids of adapters."""
+    """The bus ids of all adapters."""
     return {pci.get("busid", "").lower() for pci in root.iter("pci") if pci.find("nic/net") is not None}
 
 

@@ -1,4 +1,6 @@
-"""Places of devices: PCI switches that a virtual machine hides, NUMA nodes, devices in the wrong place, processors."""
+"""Checks places of devices: PCI switches that a virtual machine hides, NUMA nodes, devices in a wrong place,
+processors.
+"""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -37,7 +39,7 @@ def _virtual(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def is_flat(node: ExaminedNode) -> bool:
-    """Whether GPUs and adapters are at the CPUs alone, without a PCI switch."""
+    """Whether there are several GPUs, all directly below the CPUs without a PCI switch."""
     return all(node.above[pci].tag == "cpu" for pci in node.gpus) and len(node.gpus) > 1
 
 
@@ -114,8 +116,8 @@ def _too_many_lanes(node: ExaminedNode) -> bool:
 
 
 def _judged(node: ExaminedNode) -> bool:
-    """Whether the machine is near enough to say where devices belong: processors of the same maker, equally many
-    adapters.
+    """Whether the machine is similar enough to say where devices belong: processors of the same maker, and counterparts
+    for all GPUs and adapters.
     """
     assert node.like is not None
     theirs = node.like.topology
@@ -134,7 +136,9 @@ def _elsewhere(wanted: PlacementPlan, devices: int, like: str) -> TopologyFindin
 
 
 def _in_order(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Without a machine: pairs the GPUs and adapters of each NUMA node in the order of bus ids."""
+    """Places devices without a machine to compare with: pairs GPUs and adapters of each NUMA node in the order of bus
+    ids.
+    """
     changes, names, switches = list[str](), list[str](), 0
     for cpu in node.root.iter("cpu"):
         gpus = [pci for pci in node.gpus if node.above[pci] is cpu]
@@ -219,7 +223,9 @@ def _mask(cpu: ET.Element) -> int:
 
 
 def _far(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Adapters without a GPU near them, although others have one: most are for storage, but NCCL uses them."""
+    """Finds adapters without a GPU near them, although other adapters have one: most of these are for storage, but NCCL
+    uses them.
+    """
     levels = {net.get("name", ""): _nearest_gpu(node, net) for net in node.adapters}
     if not any(level <= PXB for level in levels.values()):
         return
@@ -238,6 +244,6 @@ def _far(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _nearest_gpu(node: ExaminedNode, net: ET.Element) -> int:
-    """Nearness of an adapter's nearest GPU."""
+    """Nearness of an adapter's nearest GPU, as NCCL's path type."""
     path = [each for each in ancestors(node, net) if each.tag in ("pci", "cpu")]
     return min((nearness([pci, *ancestors(node, pci)], path) for pci in node.gpus), default=SYS)

@@ -1,4 +1,4 @@
-"""A topology examined: what is found, the repaired text, and what NCCL picks before and after."""
+"""Examines a topology: findings, the repaired text, and what NCCL picks before and after the repair."""
 
 import tempfile
 import xml.etree.ElementTree as ET
@@ -31,11 +31,11 @@ CHECKS = (check_places.check, check_links.check_links, check_gpus.check, check_l
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Findings in ``file``. ``nearness`` is that of the machine that it is compared with; ``topology`` the repaired
-    text.
+    """Findings in ``file``. ``nearness`` is how similar the machine is with which the topology is compared;
+    ``topology`` is the repaired text.
 
     ``left`` are the findings that remain in the repaired text. ``sizes`` have the picks before and after, for this
-    release and number of nodes; empty if either cannot be answered, and ``not_priced`` then says why.
+    release and number of nodes. ``sizes`` is empty if one of these cannot be answered; ``not_priced`` then says why.
     """
 
     file: str
@@ -51,13 +51,15 @@ class Examination:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong; findings that are merely unlike another machine, and notes, do not count."""
+        """Whether nothing is wrong; notes, and findings that only differ from another machine, do not count."""
         return all(finding.severity != WRONG for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """Release, nodes, call and sizes (bytes) for which findings are priced; the last size prices each finding."""
+    """Release, number of nodes, call and sizes (bytes) for which the cost of the faults is computed; that of each
+    single finding at the last size.
+    """
 
     nccl: str
     nodes: int
@@ -68,7 +70,8 @@ class DoctorOptions:
 def examine(file: str, text: str, like: str | None, asked: DoctorOptions) -> Examination:
     """Examines the topology ``text`` of ``file``. ``like`` names a machine; None: the nearest with as many equal GPUs.
 
-    Errors: BadTopology for what is not a topology, or more GPUs than NCCL has room for; UnknownMachine.
+    BadTopology if the text is not a topology or has more GPUs than NCCL has room for. UnknownMachine for an unknown
+    ``like``.
     """
     if (gpus := len(read(text).gpus)) > MOST_RANKS:
         raise BadTopology(f"{file}: {gpus} GPUs in one node; NCCL has room for {MOST_RANKS}")
@@ -88,7 +91,7 @@ def examine(file: str, text: str, like: str | None, asked: DoctorOptions) -> Exa
 
 
 def nearest(text: str, like: str | None) -> Nearness | None:
-    """The machine to compare with: the one named, else the nearest with as many equal GPUs."""
+    """The machine to compare with: the machine ``like``, else the nearest machine with as many equal GPUs."""
     shape = of_topology(text)
     if like is not None:
         return compared(catalogue.load(like).name, shape)
@@ -108,7 +111,9 @@ def found(node: ExaminedNode) -> list[TopologyFinding]:
 
 
 def _split(file: str, text: str, asked: DoctorOptions) -> Iterator[TopologyFinding]:
-    """Finds a host that NCCL splits into several nodes, and how; that is no fault, but much follows from it."""
+    """Finds whether NCCL splits the host into several nodes, and how. That is no fault, but it changes what NCCL
+    does.
+    """
     try:
         with tempfile.TemporaryDirectory() as name:
             own = Path(name) / "topology.xml"
@@ -123,7 +128,9 @@ def _split(file: str, text: str, asked: DoctorOptions) -> Iterator[TopologyFindi
 
 
 def after(text: str, changes: Sequence[str]) -> str:
-    """The text after changes in the words of ``diff``, in order; changes of links name links by names that stay."""
+    """The text after changes that are written as for ``diff``, in order; changes of links name links by names that
+    stay.
+    """
     pairs = [(key, value) for key, _, value in (change.partition("=") for change in changes)]
     for key, alike in groupby(pairs, key=itemgetter(0)):
         values = [value for _, value in alike]
@@ -150,13 +157,13 @@ def node_of(text: str, near: Nearness | None, named: bool = False) -> ExaminedNo
 
 
 def _same(root: ET.Element, other: ET.Element) -> bool:
-    """Whether most GPUs and adapters have the same bus ids and device ids as there, so that it is the same product."""
+    """Whether most GPUs and adapters have the same ids and bus ids in both trees, so that it is the same product."""
     mine, theirs = _devices(root), _devices(other)
     return 2 * len(mine & theirs) > len(mine)
 
 
 def _devices(root: ET.Element) -> set[tuple[str | None, ...]]:
-    """GPUs by bus id and device id, adapters by name and bus id."""
+    """Identifies devices: GPUs by bus id and device id, adapters by name and bus id."""
     slots = [pci for pci in root.iter("pci") if pci.find("gpu") is not None]
     nets = [(net.get("name"), pci.get("busid")) for pci in root.iter("pci") for net in pci.findall("nic/net")]
     return {(pci.get("busid"), pci.get("device")) for pci in slots} | set(nets)
@@ -165,7 +172,9 @@ def _devices(root: ET.Element) -> set[tuple[str | None, ...]]:
 def _priced(
     text: str, repaired: str, findings: Sequence[TopologyFinding], asked: DoctorOptions
 ) -> tuple[tuple[AtSize, ...], list[TopologyFinding]]:
-    """Picks before and after, and for each finding the bus bandwidth if it alone is left, at the last size."""
+    """Picks before and after, and the findings, each with the bus bandwidth at the last size if all except this finding
+    is repaired.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         before, whole = _side(folder / "before", text, asked), _side(folder / "after", repaired, asked)
@@ -182,7 +191,7 @@ def _priced(
 def _left(
     folder: Path, text: str, left: TopologyFinding, among: tuple[Sequence[TopologyFinding], Side, DoctorOptions]
 ) -> float | None:
-    """The bus bandwidth with all but one finding repaired; None if that cannot be answered."""
+    """The bus bandwidth if all findings except ``left`` are repaired; None if that cannot be answered."""
     findings, whole, asked = among
     changes = [change for finding in findings if finding is not left for change in finding.changes]
     try:

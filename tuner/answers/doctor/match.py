@@ -9,10 +9,10 @@ from tuner.base.dataclass import dataclass
 
 
 def counterparts(node: ExaminedNode) -> dict[ET.Element, ET.Element]:
-    """Pairs the <pci> of GPUs and adapters with those of the machine: by number, or adapters by name where all names
+    """Pairs the <pci> of GPUs and adapters with those of the machine: by number, or adapters by name if all names
     agree.
 
-    Empty without a machine; without adapters where their number differs.
+    Empty without a machine; has no adapters if the numbers of adapters differ.
     """
     if node.like_root is None:
         return {}
@@ -32,7 +32,7 @@ def counterparts(node: ExaminedNode) -> dict[ET.Element, ET.Element]:
 
 
 def switches(node: ExaminedNode) -> dict[ET.Element, ET.Element]:
-    """Pairs of PCI switches above the same devices, the outermost of several first."""
+    """Pairs PCI switches above the same devices with those of the machine, the outermost of several switches first."""
     pairs = counterparts(node)
     if node.like_root is None or not pairs:
         return {}
@@ -64,7 +64,9 @@ def _dev(pci: ET.Element) -> int:
 
 @dataclass(slots=True)
 class PlacementPlan:
-    """The changes that put devices where they belong: ``moved`` by name, ``sockets`` into another <cpu>."""
+    """The changes that put devices where they belong. ``moved``: names of moved devices; ``sockets``: names of those
+    that move to another <cpu>.
+    """
 
     changes: list[str]
     moved: list[str]
@@ -74,7 +76,7 @@ class PlacementPlan:
 
 
 def plan(node: ExaminedNode) -> PlacementPlan:
-    """Changes by which the node becomes like the machine; no changes where it is."""
+    """The changes by which the node becomes like the machine; no changes if it already is."""
     pairs = counterparts(node)
     made = PlacementPlan([], [], [])
     if node.like_root is None or not pairs:
@@ -120,7 +122,9 @@ def _move(
     wanted: tuple[Mapping[ET.Element, ET.Element], Mapping[ET.Element, str]],
     made: PlacementPlan,
 ) -> None:
-    """Devices in another place than in the machine; ``wanted``: the element that each belongs below, and its name."""
+    """Adds to ``made`` the moves of devices that are in another place than in the machine. ``wanted``: the element
+    below which each device belongs, and names of elements.
+    """
     of_like, places = wanted
     for mine, other in pairs.items():
         place = places[of_like[other]]
@@ -136,14 +140,14 @@ def _move(
 
 
 def _ids(pci: ET.Element) -> str:
-    """Ids of the device as changes write them; empty where it has none."""
+    """Ids of the device as changes write them; empty if the device has no ids."""
     names = ("vendor", "device", "subsystem_vendor", "subsystem_device")
     numbers = [pci.get(name, "").lower().removeprefix("0x") for name in names]
     return ":".join(numbers if all(numbers) else numbers[:2]) if all(numbers[:2]) else ""
 
 
 def device_name(pci: ET.Element) -> str:
-    """A GPU or adapter by its name in changes; another PCI device by its bus id."""
+    """Name of a device in changes: of a GPU or adapter its name, of another PCI device its bus id."""
     if pci.find("gpu") is not None:
         return gpu_name(pci)
     net = pci.find("nic/net")
@@ -159,8 +163,8 @@ def _cpu(above: Mapping[ET.Element, ET.Element], element: ET.Element) -> ET.Elem
 def _chosen(
     node: ExaminedNode, containers: Sequence[ET.Element], below: Mapping[ET.Element, set[ET.Element]]
 ) -> dict[ET.Element, ET.Element]:
-    """For each <cpu> and switch of the machine, the node's <cpu> or switch that shares most devices with it; none is
-    used twice.
+    """For each <cpu> and switch of the machine, the node's <cpu> or switch that shares most devices with it; each is
+    used only once.
     """
     own = {
         each: {pci for pci in each.iter("pci") if pci in set().union(*below.values()) and pci is not each}
@@ -189,7 +193,7 @@ def _name(element: ET.Element) -> str:
 
 
 def _free(node: ExaminedNode) -> Iterator[str]:
-    """Bus ids that no device has."""
+    """Yields bus ids that no device has."""
     used = {pci.get("busid", "").lower() for pci in node.root.iter("pci")}
     return (bus for n in count(1) if (bus := f"ffff:{n // 32:02x}:{n % 32:02x}.0") not in used)
 
@@ -198,7 +202,7 @@ GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
 
 def link(pci: ET.Element) -> tuple[int | None, int | None]:
-    """Generation and lanes of a device's PCIe link; None if the file does not say it."""
+    """Generation and lanes of a device's PCIe link, each None if the file does not say it."""
     words = pci.get("link_speed", "").split()
     try:
         generation = GENERATIONS.get(float(words[0])) if words else None
@@ -209,6 +213,6 @@ def link(pci: ET.Element) -> tuple[int | None, int | None]:
 
 
 def pcie_words(pci: ET.Element) -> str | None:
-    """The link as changes write it: ``5x16``; None if it is not known."""
+    """The device's PCIe link as changes write it, such as ``5x16``; None if it is not known."""
     generation, lanes = link(pci)
     return f"{generation}x{lanes}" if generation and lanes else None

@@ -1,4 +1,4 @@
-"""Records of findings in a topology, and the node as the checks see it."""
+"""Records: findings in a topology, and the node as the checks see it."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ class KnownPart:
     """A kind of device: ``kind`` is gpu, adapter or switch.
 
     ``pcie`` is generation and lanes, ``gbps`` the speed of a port, each None if not known. ``nvlinks`` counts the
-    NVLinks of a GPU in each form that it is sold in: with bridges and without.
+    NVLinks of a GPU in each form in which it is sold: with bridges and without.
     """
 
     name: str
@@ -41,7 +41,7 @@ def of(vendor: str | None, device: str | None) -> KnownPart | None:
 
 @cache
 def _gpus() -> dict[str, KnownPart]:
-    """GPUs by their ids; a device id may belong to several models, which are then forms of one."""
+    """Known GPUs by their ids; several models with the same device id are treated as forms of one part."""
     found: dict[str, KnownPart] = {}
     for name in gpus.names():
         model = gpus.load(name)
@@ -107,12 +107,12 @@ WRONG, UNLIKE, NOTE = "wrong", "unlike", "note"
 
 @dataclass(frozen=True, slots=True)
 class TopologyFinding:
-    """One finding: its ``kind``, whether it is ``wrong``, ``unlike`` something or a ``note``, in words, and its
+    """One finding: its ``kind``, its severity (``wrong``, ``unlike`` something, or a ``note``), a text, and its
     devices.
 
-    ``changes`` repair it, or make it like ``unlike``, in the words of ``diff``; empty where only the machine itself can
-    be repaired. ``do`` says what to do there. ``busbw_gbs_left`` is predicted at the last size that was asked for, with
-    everything repaired except this.
+    ``changes`` repair it, or make it like ``unlike``, written as for ``diff``; empty if only the machine itself can be
+    repaired. ``do`` says what to do on the machine. ``busbw_gbs_left`` is predicted at the last size that was asked
+    for, if everything except this finding is repaired.
     """
 
     kind: str
@@ -127,7 +127,7 @@ class TopologyFinding:
 
 @dataclass(frozen=True)
 class ExaminedNode:
-    """A node's topology as text, tree and records, its shape, and the machine that it is compared with, if any.
+    """A node's topology as text, tree and records, its shape, and the machine with which it is compared, if any.
 
     ``above`` is the parent of each element. ``like_root`` is the tree of the machine.
     """
@@ -160,35 +160,35 @@ class ExaminedNode:
         return sorted(by_name.values(), key=lambda net: number(net, "dev"))
 
     def slot(self, net: ET.Element) -> ET.Element | None:
-        """The <pci> of an adapter; None for one that is not a PCI device."""
+        """The <pci> of an adapter; None if the adapter is not a PCI device."""
         above = self.above[self.above[net]]
         return above if above.tag == "pci" else None
 
     def part(self, pci: ET.Element) -> KnownPart | None:
-        """The known part that the device is; None for unknown ids."""
+        """The known part with the device's ids; None for unknown ids."""
 
         return of(pci.get("vendor"), pci.get("device"))
 
 
 def number(element: ET.Element | None, name: str) -> int:
-    """A numeric attribute, already checked by the reader."""
+    """The value of a numeric attribute, which the reader has already checked."""
     return 0 if element is None else int(element.get(name, "0"), 0)
 
 
 def gpu_name(pci: ET.Element) -> str:
-    """Name of a GPU in changes."""
+    """Name of a GPU in changes, such as ``gpu:0``."""
     return f"gpu:{number(pci.find('gpu'), 'dev')}"
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
-    """Names in words: all of them, or the first ones and how many follow."""
+    """The names as a text: all names, or the first ones and how many more there are."""
     return (
         ", ".join(names) if len(names) <= most else f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
     )
 
 
 def most_common(values: Sequence[int]) -> int | None:
-    """The value that more than half of them have; None if there is none."""
+    """The value of more than half of ``values``; None if there is no such value."""
     return next((value for value in values if 2 * values.count(value) > len(values)), None)
 
 

@@ -1,1 +1,1 @@
-"""NCCL's picks and their times in the files that other programs read: a module for each format."""
+"""Writes NCCL's picks and their times as files that other programs read: one module per format."""

@@ -1,4 +1,4 @@
-"""Sizes and NCCL's pick for each, as code of frameworks reads them: one JSON object per communicator."""
+"""Exports ranges of sizes with NCCL's picks, for code of frameworks: one JSON object per communicator."""
 
 import struct
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class ExportedChoice(Choice):
 
 @dataclass(frozen=True, slots=True)
 class ExportedChoices:
-    """Choices of one communicator, by collective; ``times`` says whose times they are."""
+    """Choices of one communicator, by collective; ``times`` says who predicts the times."""
 
     communicator: str
     nccl: str
@@ -49,7 +49,9 @@ class ExportedChoices:
 
 
 def choices(scenario: Scenario, requests: Sequence[Request], low: int | None, high: int) -> ExportedChoices:
-    """The ranges of sizes, without gaps. Errors: BadInput, NoAlgorithm."""
+    """Ranges of sizes, without gaps, with NCCL's choices. BadInput for what is not emulated, NoAlgorithm if nothing can
+    run.
+    """
     selection = Selection(scenario.communicator())
     first = requests[0]
     return ExportedChoices(
@@ -86,7 +88,7 @@ MAGIC, VERSION, NAME_BYTES = b"NCCLPICK", 1, 24
 def compiled(scenario: Scenario, requests: Sequence[Request]) -> bytes:
     """The file of a communicator's calls of these kinds, one kind per collective.
 
-    Errors: BadInput for a kind whose picks no table can hold.
+    BadInput for a kind of call whose picks no table can hold.
     """
     selection = CompiledSelection(scenario.communicator())
     tables = []
@@ -99,7 +101,7 @@ def compiled(scenario: Scenario, requests: Sequence[Request]) -> bytes:
 
 
 def file_of(title: str, tables: Sequence[tuple[str, PickTable]]) -> bytes:
-    """The file of this text and these tables, each with a name of at most 24 bytes."""
+    """The content of a file with a title and these tables, each with a name of at most 24 bytes."""
     text = title.encode()
     parts = [MAGIC, struct.pack("<QQ", VERSION, len(text)), _padded(text), struct.pack("<Q", len(tables))]
     for name, table in tables:
@@ -110,7 +112,9 @@ def file_of(title: str, tables: Sequence[tuple[str, PickTable]]) -> bytes:
 
 
 def read_compiled(path: Path) -> dict[str, PickTable]:
-    """The tables of such a file, by collective. Errors: BadInput for another file, or one that was cut off."""
+    """Reads the tables of a compiled file, by collective. BadInput for another kind of file, or a file that was cut
+    off.
+    """
     content = path.read_bytes()
     if content[:8] != MAGIC:
         raise BadInput(f"{path}: not a file of export's format compiled")

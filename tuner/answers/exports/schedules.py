@@ -1,8 +1,8 @@
-"""The schedule of a call as comma-separated values, as GOAL and as Chakra's execution traces.
+"""Writes the schedule of a call as comma-separated values, as GOAL, or as Chakra's execution traces.
 
-GOAL is the text that LogGOPSim's and ATLAHS' txt2bin read (spcl/LogGOPSim, src/LogGOPSim/txt2bin.re). Chakra's files
-are one of each rank, ``NAME.RANK.et``: messages of et_def.proto (mlcommons/chakra, schema/protobuf), each behind its
-length as a varint, a GlobalMetadata first and then a Node for each send and receive, as ASTRA-sim's feeder reads them.
+GOAL is the text that LogGOPSim's and ATLAHS' txt2bin read (spcl/LogGOPSim, src/LogGOPSim/txt2bin.re). Chakra has one
+file per rank, ``NAME.RANK.et``: messages of et_def.proto (mlcommons/chakra, schema/protobuf), each behind its length as
+a varint, a GlobalMetadata first and then a Node for each send and receive, as ASTRA-sim's feeder reads them.
 """
 
 import csv
@@ -46,7 +46,7 @@ def write_csv(call: ScheduledCall, file: TextIO) -> None:
 
 
 def check_ranks_only(call: ScheduledCall, form: str) -> None:
-    """BadInput if something besides ranks takes part."""
+    """Raises BadInput if something besides ranks, such as a switch, takes part."""
     if call.schedule.fabrics:
         names = " and ".join(dict.fromkeys(each.value.split()[0] for each in call.schedule.fabrics))
         raise BadInput(
@@ -56,7 +56,9 @@ def check_ranks_only(call: ScheduledCall, form: str) -> None:
 
 
 def write_goal(call: ScheduledCall, file: TextIO, on_the_wire: bool) -> None:
-    """Writes a block of operations for each rank; each channel's threads are a separate CPU. BadInput with a switch."""
+    """Writes a block of operations for each rank; each channel's threads are a separate CPU. BadInput if a switch takes
+    part.
+    """
     check_ranks_only(call, "goal")
     file.write(f"// {call.title}\nnum_ranks {call.schedule.ranks}\n")
     channels = {channel: place for place, channel in enumerate(call.schedule.channels)}
@@ -75,7 +77,7 @@ def write_goal(call: ScheduledCall, file: TextIO, on_the_wire: bool) -> None:
 def write_chakra(call: ScheduledCall, prefix: Path, on_the_wire: bool) -> list[Path]:
     """Writes a file for each rank.
 
-    Errors: BadInput without protobuf (nccl-tuner[chakra]), with a switch, and for an unwritable file.
+    BadInput without protobuf (nccl-tuner[chakra]), if a switch takes part, or if a file cannot be written.
     """
 
     check_ranks_only(call, "chakra")
@@ -129,10 +131,10 @@ VALUES = ("int32_val", "int64_val", "bool_val", "string_val")  # one of them: on
 
 
 def load() -> tuple[Any, Callable[[Any, Any], None]]:
-    """The classes Attribute, GlobalMetadata and Node, and a function that writes a message after its length to a binary
-    file.
+    """The classes Attribute, GlobalMetadata and Node, and a function that writes a message's length and then the
+    message to a binary file.
 
-    Errors: MissingExtra where protobuf is not installed.
+    MissingExtra if protobuf is not installed.
     """
     extras.require("google.protobuf", "chakra")
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, proto

@@ -1,4 +1,4 @@
-"""Times of NCCL's picks for an export, and whose times they are."""
+"""Times of NCCL's picks for an export, and who predicts them."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ class Times:
         return np.asarray(calls.time_us, np.float64), f"calibrated to measured times, {calls.calibration}"
 
     def busbw_gbs(self, scenario: Scenario, request: Request, sizes: Sequence[int]) -> tuple[Array, str]:
-        """Bus bandwidths in GB/s [size] as nccl-tests defines them, and whose times they rest on."""
+        """Bus bandwidths in GB/s [size] as nccl-tests defines them, and who predicts their times."""
         times_us, whose = self.of(scenario, request, sizes)
         return np.asarray(bus_gbs(request.collective, np.array(sizes), times_us, scenario.ranks)), whose
 
@@ -78,7 +78,7 @@ class LinkRates:
 
 
 def table(scenario: Scenario, collective: Collective, links: LinkRates, times: Times) -> tuple[str, list[str]]:
-    """The file's text, and whose times it has; node counts that cannot be answered for have empty cells."""
+    """The file's text, and who predicts its times; cells of node counts without an answer are empty."""
     request, whose = Request(collective, DataType.float32, Op.sum), []
     columns: list[list[str]] = []
     for nodes in NODES:
@@ -145,7 +145,9 @@ NEWER = "        iota_collective_device_list {{\n{devices}\n        }}"
 
 @dataclass(frozen=True, slots=True)
 class XlaTable:
-    """Table of one communicator, at sizes in bytes. ``newer``: in the field from which newer XLA reads the devices."""
+    """Table of one communicator, at sizes in bytes. ``newer``: whether the devices are in the field from which newer
+    XLA reads them.
+    """
 
     scenario: Scenario
     sizes: Sequence[int]
@@ -153,7 +155,9 @@ class XlaTable:
     newer: bool = False
 
     def text(self, collectives: Sequence[Collective]) -> str:
-        """The table's text, for the collectives that XLA knows. Errors: BadInput if there are none; NoAlgorithm."""
+        """The table's text, for the collectives that XLA knows. BadInput if there are no such collectives; NoAlgorithm
+        if nothing can run.
+        """
         known = [each for each in collectives if each in OPCODES]
         if not known:
             raise BadInput(f"xla: {one_of([each.name for each in OPCODES])}")

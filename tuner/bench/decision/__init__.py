@@ -1,4 +1,4 @@
-"""From measurements to few rows of a decision table, and the A/B run through the plugin that they have to pass.
+"""Makes few rows of a decision table from measurements, and runs the A/B run through the plugin that they have to pass.
 
-``rows`` has the options at each size and the resulting rows, ``assign`` chooses few of them, ``gate`` is the A/B run.
+``rows`` finds the options at each size and chooses few rows; ``gate`` is the A/B run.
 """

@@ -1,7 +1,7 @@
 """The gate that rows have to pass: an A/B run through the plugin, and its verdict on each row.
 
-The unit is the process: each runs both sides in turn and yields one number, by how much a row's sizes are faster with
-the table. More rounds within a process only make its number more precise.
+The unit is the process: each process runs both sides in turn and yields one number, by how much a row's sizes are
+faster with the table. More rounds within a process only make this number more precise.
 """
 
 import random
@@ -34,11 +34,11 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RowVerdict:
-    """The A/B run's verdict on a row: ``found`` is by how much its sizes are faster with it (None without such a run),
-    ``probability`` the probability of an improvement.
+    """The A/B run's verdict on a row: ``found`` is by how much its sizes are faster with the row (None without an A/B
+    run), ``probability`` the probability of an improvement.
 
-    ``sizes`` are those that were tried, ``cut`` the measured ones that the row no longer has because it was slower
-    there, all in bytes. ``why_not`` is None if the row stays.
+    ``sizes`` are the sizes that were tried, ``cut`` the measured sizes that were removed because the row was slower
+    there, all in bytes. ``why_not`` says why the row is dropped, None if it stays.
     """
 
     row: DecisionRow
@@ -50,7 +50,7 @@ class RowVerdict:
 
     @property
     def gain(self) -> float:
-        """Share of 1; NaN without an A/B run."""
+        """The gain as a share of 1; NaN without an A/B run."""
         return self.found.gain if self.found is not None else float("nan")
 
     @property
@@ -61,10 +61,10 @@ class RowVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """The A/B run: ``rounds``, distributed over this many fresh ``processes``, at least 3; ``repeats`` runs kept of
-    each sample block, ``warmup`` runs before those.
+    """Settings of the A/B run. ``rounds`` are distributed over ``processes`` fresh processes, at least 3. Of each
+    sample block, ``repeats`` runs are kept, after ``warmup`` runs.
 
-    ``seed`` draws the order. Between a process's last sample block and the next process's first, ``apart_s`` seconds
+    ``seed`` draws the order. Between the last sample block of a process and the first of the next, ``apart_s`` seconds
     pass; None: as long as APART_BLOCKS sample blocks take, at most MOST_APART_S.
     """
 
@@ -82,16 +82,16 @@ class GateSettings:
 
     @property
     def count(self) -> int:
-        """Number of processes: at most one per round, where rounds allow the minimum."""
+        """Number of processes: at most one per round, but at least LEAST_PROCESSES."""
         return max(LEAST_PROCESSES, min(self.processes, self.rounds))
 
 
 def gate(
     backend: Backend, proposal: Proposal, settings: GateSettings, add: Callable[[SampleBlock], None]
 ) -> list[RowVerdict]:
-    """Runs the A/B run through the plugin and judges each row of one table; ``add`` gets every sample block.
+    """Makes the A/B run through the plugin and judges each row of one table; ``add`` gets every sample block.
 
-    Errors: MeasuringFailed where the backend fails or cannot start another process; BadInput for what it cannot run.
+    MeasuringFailed if the backend fails or cannot start another process. BadInput for what it cannot run.
     """
     return of_one_table(tried(backend, proposal, settings, add))
 
@@ -99,12 +99,12 @@ def gate(
 def tried(
     backend: Backend, proposal: Proposal, settings: GateSettings, add: Callable[[SampleBlock], None]
 ) -> list[RowVerdict]:
-    """The A/B run, and its verdict on each row by itself.
+    """Makes the A/B run and judges each row by itself.
 
-    Each round runs every row's sizes with the table and without, in one random order; the side that is first in a round
-    is second in the next, and in the next process's, so that drift and warming up affect both equally. Processes are
-    spread in time, so that a lasting disturbance is not in all. Errors: MeasuringFailed where the backend fails, or
-    cannot start another process; BadInput for what it cannot run.
+    Each round runs the sizes of every row with the table and without, in one random order. The side that is first in a
+    round is second in the next round and in the same round of the next process, so that drift and warming up affect
+    both sides equally. Processes are spread in time, so that a lasting disturbance does not affect all of them.
+    MeasuringFailed if the backend fails or cannot start another process. BadInput for what it cannot run.
     """
     if not proposal.rows:
         return []
@@ -146,7 +146,7 @@ class _Run:
             self.executed.setdefault(block.point, set()).add(block.executed)
 
     def log_gains(self, point: Point) -> Times:
-        """The logarithm of the gain in each process, the median over its rounds; NaN where no round counts."""
+        """The logarithm of the gain in each process, as the median over its rounds; NaN if no round counts."""
         without, with_table = self.log_us[point, False], self.log_us[point, True]
         gains: dict[int, list[float]] = {}
         for process, number in without:
@@ -205,7 +205,9 @@ def _blocks(backend: Backend, proposal: Proposal, settings: GateSettings, points
 
 
 def points_to_test(proposal: Proposal, row: DecisionRow) -> list[Point]:
-    """Points of every kind of call: sizes that were measured and, between them, sizes that were not."""
+    """The points to run for a row, of every measured kind of call: measured sizes and, between these, sizes that were
+    not measured.
+    """
     unit = Point(row.collective, 0).unit_bytes(proposal.ranks)
     ends = (row.low, *row.sizes, *(() if row.high is None else (row.high + 1,)))
     between = {middle(low, high) // unit * unit for low, high in pairwise(ends)}
@@ -224,8 +226,8 @@ def verdict(
     executed: Mapping[Point, set[Combination]],
     rounding: Mapping[Point, float] = MappingProxyType({}),
 ) -> RowVerdict:
-    """Verdict on a row: ``log_gains`` are logarithms of ratios, numbers [process]; ``rounding`` is the variance that
-    the timer's resolution alone adds.
+    """Judges a row. ``log_gains`` are logarithms of ratios, numbers [process]; ``rounding`` is the variance that only
+    the timer's resolution adds.
 
     A row that is slower towards one of its ends is cut there.
     """
@@ -255,7 +257,7 @@ def verdict(
 
 
 def _is_slower(log_gains: Times, rounding: float) -> bool:
-    """Whether a size loses anything at all, however little: gains of other sizes do not make up for it.
+    """Whether the row is slower at a size, however little: gains at other sizes do not make up for it.
 
     Each size is judged by itself: a size that gains is hardly ever judged slower, and a size without a gain needs no
     row.

@@ -1,4 +1,4 @@
-"""Choices at each measured size, and the rows of a decision table that follow from them."""
+"""Finds the choices at each measured size, and the rows of a decision table that follow from these."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
@@ -70,8 +70,8 @@ _FEWER = 1e-6  # and one that names channels for nothing as worse than one that 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """A row of the decided table, from ``low`` to ``high`` (None: no upper end), with the measured ``sizes``, all in
-    bytes.
+    """A row of the decided table, for sizes from ``low`` to ``high`` (None: no upper end), with its measured ``sizes``,
+    in bytes.
     """
 
     collective: Collective
@@ -81,7 +81,7 @@ class DecisionRow:
     sizes: tuple[int, ...]
 
     def decision(self, ranks: int, nodes: int) -> Decision:
-        """The row as a row of a decision table, for a communicator of this size."""
+        """The row as it is in a decision table, for a communicator of this size."""
         return Decision(
             self.collective,
             (self._requested,),
@@ -104,7 +104,7 @@ class DecisionRow:
 
 
 def credits_of(one: RoundsPick) -> dict[Combination, float]:
-    """Gain over the pick for each option, as a logarithm; 0 where it is small or may be noise."""
+    """Gain of each option over the pick, as a logarithm; 0 if it is small or may be noise."""
     others = [column for column in one.evidence.columns if column is not None]
     gains: dict[Combination, float] = {}
     for option in others:  # plain ones sort before those with channels
@@ -135,7 +135,7 @@ Sizes = Mapping[Collective, Sequence[RoundsPick]]  # what was measured at each, 
 
 @dataclass(eq=False)
 class Proposal:
-    """Rows for the communicator of one file."""
+    """Proposes rows for the communicator of one file."""
 
     comparison: JudgedFile
     ranks: int
@@ -144,7 +144,7 @@ class Proposal:
 
     @cached_property
     def sizes(self) -> dict[Collective, list[RoundsPick]]:
-        """Sizes that can be decided, in order: those whose pick is known."""
+        """The sizes that can be decided, in order: those whose pick is known."""
         picks = {(one.call.collective, one.call.bytes): one.pick for one in self.comparison.sizes}
         model = self.comparison.model
         by_collective: dict[Collective, list[RoundsPick]] = {}
@@ -167,7 +167,7 @@ class Proposal:
         return [row for collective, those in sizes.items() for row in self._rows(collective, those)]
 
     def hold_out(self) -> "Regrets":
-        """Rows made from every other size, at the sizes in between."""
+        """Regrets of rows made from every other size, at the sizes in between."""
         rows = self.rows_from({collective: sizes[::2] for collective, sizes in self.sizes.items()})
         return regrets({collective: sizes[1::2] for collective, sizes in self.sizes.items()}, rows)
 
@@ -186,7 +186,7 @@ class Proposal:
     def _row(
         self, collective: Collective, sizes: Sequence[RoundsPick], options: Sequence[Option], run: slice
     ) -> DecisionRow:
-        """The row for the sizes of ``run``, which all have one option."""
+        """The row for the sizes of ``run``, which all have the same option."""
         start, stop, choice = run.start, run.stop, options[run.start]
         assert choice is not None
         inside = tuple(one.call.bytes for one in sizes[run])
@@ -200,8 +200,8 @@ class Proposal:
         return DecisionRow(collective, low, high, choice, inside)
 
     def _border(self, low: RoundsPick, high: RoundsPick, before: Option, after: Option) -> int:
-        """The first size of ``after``, between two measured sizes: where times cross by fitted constants, where
-        NCCL's pick changes, or where the measured times cross; else the middle.
+        """The first size at which ``after`` applies, between two measured sizes: where times cross according to fitted
+        constants, else where NCCL's pick changes, else where the measured times cross, else the middle.
         """
         collective, ends = low.call.collective, (low.call.bytes, high.call.bytes)
         if self.fitted is not None and (last := crossing(self._modelled(collective, before, after), *ends)) is not None:
@@ -218,7 +218,9 @@ class Proposal:
         return max(ends[0] + 1, middle(*ends) if last is None else last + 1)
 
     def _modelled(self, collective: Collective, before: Option, after: Option) -> Callable[[int], float]:
-        """By how much ``before`` is faster in us, by the fitted constants; NaN if that is not known."""
+        """A function of the size: by how many us ``before`` is faster according to the fitted constants; NaN if not
+        known.
+        """
 
         def ahead(size: int) -> float:
             point = Point(collective, size)
@@ -238,7 +240,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Regrets:
-    """Mean regrets over ``sizes`` sizes, by NCCL's picks and by the rows."""
+    """Mean regrets over ``sizes`` sizes: ``before`` with NCCL's picks, ``after`` with the rows."""
 
     sizes: int
     before: float = field(metadata=json_form("regret_before"))
@@ -246,7 +248,7 @@ class Regrets:
 
 
 def regrets(sizes: Sizes, rows: Sequence[DecisionRow]) -> Regrets:
-    """Mean regrets; the rows are judged as if they were made for these ranks."""
+    """Mean regrets at ``sizes``; the rows are judged as if they were made for these ranks."""
     before, after = [], []
     for collective, those in sizes.items():
         for one in those:
@@ -257,14 +259,15 @@ def regrets(sizes: Sizes, rows: Sequence[DecisionRow]) -> Regrets:
 
 
 def table(rows: Sequence[tuple[int, int, DecisionRow]], provenance: Mapping[str, str]) -> Table:
-    """The table's text: ``rows`` with their ranks and nodes."""
+    """The decision table with these ``rows``, given with their ranks and nodes."""
     return Table(tuple(row.decision(ranks, nodes) for ranks, nodes, row in rows), provenance=provenance)
 
 
 def proposed(path: Path, constants: Path | None = None) -> Proposal:
-    """The rows proposed for the file's communicator; with fitted ``constants`` rows end where these say.
+    """The rows proposed for the file's communicator; with fitted ``constants``, rows end where the constants predict
+    it.
 
-    Errors: BadMeasurement for a file that cannot be judged; BadConstants.
+    BadMeasurement if the file cannot be judged, BadConstants if the constants are invalid.
     """
     comparison = judge_file(path)
     scenario = scenario_of(comparison.measurements.header)
@@ -280,9 +283,9 @@ Known = Mapping[CommunicatorShape, Sequence[Decision]]
 
 @dataclass(frozen=True, slots=True)
 class HeldOutMeasured:
-    """Effect of interpolated rows at a measured number of nodes that they were not learnt from.
+    """Effect of interpolated rows at a measured number of nodes from which they were not learnt.
 
-    ``own`` is the mean regret with the rows that were decided there.
+    ``own`` is the mean regret with the rows that were decided for this number of nodes.
     """
 
     nodes: int
@@ -298,18 +301,22 @@ class HeldOutMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Interpolated:
-    """The ``rows`` that were added, and how interpolated rows do at each measured number of nodes but the outermost."""
+    """The ``rows`` that were added, and how well interpolated rows do at each measured number of nodes except the
+    outermost.
+    """
 
     rows: tuple[Decision, ...] = field(metadata=json_form("interpolated_rows", convert=len))
     held_out: tuple[HeldOutMeasured, ...] = field(metadata=json_form(optional=True))
 
 
 def interpolate(table: Path, files: Mapping[CommunicatorShape, Path]) -> Interpolated:
-    """Adds rows to the table for the numbers of nodes between those of ``files``, where two neighbours choose the same.
+    """Adds rows to the table for numbers of nodes between those of ``files``, if both neighbouring numbers choose the
+    same.
 
-    They are not measured, and the table says so. With three numbers of nodes or more, each one between the others is
-    held out: its measurements judge rows that are interpolated without it. Errors: BadInput for fewer than two numbers
-    of nodes, or nodes that differ in their ranks; BadTable for a file that is no table; BadMeasurement as for decide.
+    These rows are not measured, and the table says so. With three numbers of nodes or more, each number between the
+    others is held out: its measurements judge rows that are interpolated without it. BadInput for fewer than two
+    numbers of nodes, or nodes that differ in their ranks. BadTable if the file is not a table. BadMeasurement as
+    ``decide`` raises it.
     """
     decided = read(table)
     known: dict[CommunicatorShape, list[Decision]] = {shape: [] for shape in sorted(files, key=lambda one: one.nodes)}

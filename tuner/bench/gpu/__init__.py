@@ -1,1 +1,1 @@
-"""Measuring on GPUs, with cupy and libnccl."""
+"""Measures on GPUs, with cupy and libnccl."""

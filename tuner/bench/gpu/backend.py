@@ -1,7 +1,8 @@
-"""Measuring on GPUs: one communicator of libnccl on all local GPUs, or of all processes that a launcher started.
+"""Measures on GPUs: with one communicator of libnccl on all local GPUs, or of all processes that a launcher started.
 
-Rank 0 runs the loop and says what is next; the others do the same until it ends. Calls are forced by the forcing plugin
-(csrc/force), without a new communicator. Times are of CUDA events around a few calls in a row, the slowest rank's.
+Rank 0 runs the loop and tells the other ranks which calls are next, until it ends. The forcing plugin (csrc/force)
+forces choices without a new communicator. CUDA events around a few calls in a row give the times; the slowest rank's
+time counts.
 """
 
 import os
@@ -39,7 +40,9 @@ RENEW: Message = {"do": "renew"}  # as close; fresh processes will meet again
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One point to run under a ``table``, with data drawn by ``seed``: checked once, then timed ``repeats`` times."""
+    """An order of rank 0: one point to run under a ``table``, with data drawn by ``seed``; checked once, then timed
+    ``repeats`` times.
+    """
 
     point: Point
     table: str | None
@@ -53,10 +56,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Measurement of one process: its times in us, and how many of its results were wrong.
+    """What one process measured: times in us, and how many results were wrong.
 
-    ``host_us`` is the least that it took to start one call; None without a time. ``whole_us``: how long all calls
-    together took on each of its ranks, us.
+    ``host_us`` is the least time that the host took to start one call; None without a time. ``whole_us``: how long all
+    calls together took on each rank of the process, us.
     """
 
     times_us: tuple[float, ...]
@@ -71,7 +74,7 @@ class Answer:
 
 
 def failed(rank: int, error: Exception) -> Message:
-    """A message that a rank sends in place of an answer when it failed."""
+    """The message that a rank sends instead of an answer if it failed."""
     return {"error": f"rank {rank}: {error}"}
 
 
@@ -114,7 +117,7 @@ _LATER_S = 5.0  # after the limit of a block, which what hangs inside NCCL does 
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """Libraries that a backend works with; ``nccl`` loads libnccl in an environment with these variables."""
+    """Libraries that a backend uses; ``nccl`` loads libnccl in an environment with the given variables."""
 
     cuda: Any  # tuner.bench.gpu.cuda.Cuda, or what stands for it in a test, as of the others
     nccl: Callable[[Mapping[str, str]], Any]
@@ -122,7 +125,7 @@ class Libraries:
 
 
 class GpuBackend:
-    """On rank 0 a Backend of :mod:`tuner.bench.backend`; on other ranks the object that serves it."""
+    """On rank 0 a Backend (:mod:`tuner.bench.backend`); on other ranks the object that serves rank 0."""
 
     def __init__(
         self,
@@ -174,7 +177,8 @@ class GpuBackend:
         }
 
     def _sharing(self, devices: Sequence[int]) -> dict[str, str]:
-        """Variables of ranks that share a GPU: their kernels wait for each other, so all of them have to fit at once.
+        """Variables for ranks that share a GPU: their kernels wait for each other, so all kernels have to fit on the
+        GPU at once.
 
         Without a limit NCCL takes up to 64 blocks for each rank, but a multiprocessor is only sure to run one block.
         """
@@ -184,8 +188,8 @@ class GpuBackend:
         return {SEVERAL: "1", MOST_BLOCKS: os.environ.get(MOST_BLOCKS, str(blocks))}
 
     def _registering(self) -> dict[str, str]:
-        """Makes calls that are put into graphs only for timing behave as outside, as NCCL would register their
-        buffers in graphs.
+        """Variables with which calls that are in graphs only for timing run as outside of graphs: NCCL must not
+        register their buffers.
         """
         return {} if self._options.registered else {REGISTERS: os.environ.get(REGISTERS, "0")}
 
@@ -243,15 +247,17 @@ class GpuBackend:
         return replace(header, **self._cuda.stood_in())
 
     def _environment(self) -> dict[str, str]:
-        """NCCL's variables, without those that only measuring uses, this project's own, and what NCCL does not read."""
+        """NCCL's variables that are set, without those that only measuring uses, this project's own, and those that
+        NCCL does not read.
+        """
         left_out = {*self._instruments(), *NOT_NCCLS}
         given = {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")}
         given |= self._conditions
         return {name: given[name] for name in given if name not in left_out and not name.startswith(OWN)}
 
     def combinations(self, point: Point) -> list[Combination]:
-        """The combinations that NCCL offers its tuner for this call, with NCCL's own channels; none if the GPU's
-        memory is too small.
+        """The combinations that NCCL offers its tuner for this call, with NCCL's own number of channels; empty if the
+        GPU's memory is too small.
         """
         kernels.definitions(point.dtype, point.op, self.ranks)
         if not self._fits(point):
@@ -265,7 +271,7 @@ class GpuBackend:
     def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
         """Runs one collective ``repeats`` times on all ranks.
 
-        MeasuringFailed where a rank fails, BadInput for what cannot run.
+        MeasuringFailed if a rank fails, BadInput for what cannot run.
         """
         table = self._table
         if requested is not None:
@@ -302,7 +308,7 @@ class GpuBackend:
         self._leave(CLOSE)
 
     def make_way(self) -> None:
-        """Ends like :meth:`close`, and tells the other ranks that a fresh process will replace each of them."""
+        """Ends as :meth:`close` does, and tells the other ranks that a fresh process will replace each of them."""
         self._leave(RENEW)
 
     def _leave(self, message: Message) -> None:
@@ -316,7 +322,9 @@ class GpuBackend:
     # --- all ranks ---
 
     def _all(self, point: Point, table: str | None, repeats: int) -> list[Answer]:
-        """Measurements of every process. On MeasuringFailed the communicator is ended."""
+        """Lets every process run a point and returns their measurements. On MeasuringFailed the communicator is
+        ended.
+        """
         if self._closed:
             raise MeasuringFailed("the communicator has ended")
         self._seed += 1
@@ -330,10 +338,10 @@ class GpuBackend:
             raise
 
     def serve(self) -> bool:
-        """On other ranks: does what rank 0 says, until it closes or is gone; returns whether fresh processes will meet
-        again.
+        """On ranks other than 0: does what rank 0 says, until rank 0 closes or is gone; returns whether fresh processes
+        will follow.
 
-        MeasuringFailed where a rank fails.
+        MeasuringFailed if a rank fails.
         """
         broken = True
         try:
@@ -367,7 +375,7 @@ class GpuBackend:
     # --- one block ---
 
     def _do(self, order: Order) -> Answer:
-        """Makes one checked call, one that is not timed, then the repeats."""
+        """Makes one checked call, one call that is not timed, then the repeats."""
         return within(self._options.limit_s + _LATER_S, "a block of calls", lambda: self._block(order))
 
     def _block(self, order: Order) -> Answer:
@@ -380,11 +388,11 @@ class GpuBackend:
         return Answer(timed.times_us, wrong, timed.host_us, timed.whole_us)
 
     def _fits(self, point: Point) -> bool:
-        """Whether the two buffers of all ranks fit on the GPU, counting what is already allocated for them."""
+        """Whether both buffers of all ranks fit on the GPU, including what is already allocated for them."""
         return 2 * point.bytes * self._options.ranks_per_gpu + LEFT_BYTES <= self._free_bytes
 
 
 def _check_release(name: str) -> None:
-    """BadInput for a release without tuner plugins; a release without a table is assumed to have them."""
+    """Raises BadInput for a release without tuner plugins; an unknown release is assumed to have tuner plugins."""
     if name in release.names():
         loading.interface(release.load(name))

@@ -31,9 +31,10 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Times of one call in us, [repeat], of the slowest rank here; and the least that the host took to start one.
+    """Times of one call in us, [repeat], of the slowest rank in this process; and the least time that the host took to
+    start a call.
 
-    ``whole_us`` is the time in us of all calls together on each rank here, [rank here], from when all were idle.
+    ``whole_us`` is the time in us of all calls together on each rank of this process, from a time when all were idle.
     """
 
     times_us: tuple[float, ...]
@@ -42,8 +43,8 @@ class Timed:
 
 
 class Calls:
-    """Calls on ``local`` of ``ranks`` ranks; ``options`` say which calls are in graphs, and how long a block may
-    take.
+    """Makes calls on the ``local`` ones of ``ranks`` ranks; ``options`` say which calls are in graphs, and how long a
+    block may take.
     """
 
     def __init__(self, nccl: Nccl, met: Rendezvous, local: Sequence[Rank], ranks: int, options: Options) -> None:
@@ -51,7 +52,9 @@ class Calls:
         self._host_s = time.perf_counter
 
     def checked(self, point: Point, seed: int, deadline_s: float) -> int:
-        """Number of wrong elements in the results of one call. MeasuringFailed past the deadline."""
+        """Makes one call and returns the number of wrong elements in its results. MeasuringFailed after the
+        deadline.
+        """
         count, values = self._count(point), kernels.Values(point.dtype, point.op, self._ranks, seed)
         for rank in self._local:
             with rank.lane.current():
@@ -76,7 +79,7 @@ class Calls:
         return wrong
 
     def timed(self, point: Point, repeats: int, deadline_s: float) -> Timed:
-        """Times of repeats on all ranks here. MeasuringFailed past the deadline."""
+        """Times the repeats on all ranks of this process. MeasuringFailed after the deadline."""
         calls = next((calls for below, calls in CALLS if point.bytes < below), 1)
         once = self._prepared(point)
         if point.graph or point.bytes < self._options.graphs_below_bytes:
@@ -117,8 +120,8 @@ class Calls:
         return Timed(tuple(times_us), min(host_s) * 1e6 / calls, tuple(whole_us))
 
     def in_a_row(self, point: Point, calls: int, deadline_s: float) -> float:
-        """Time in us of one of ``calls`` calls in a row outside graphs, as nccl-tests measures it: by the host's clock,
-        until all are done. MeasuringFailed past the deadline.
+        """Time in us of a call, as nccl-tests measures it: the mean of ``calls`` calls in a row outside graphs, by the
+        host's clock, until all are done. MeasuringFailed after the deadline.
         """
         once, ends = self._prepared(point), [(rank, self._marks(rank, 1)[0]) for rank in self._local]
         with self._local[0].lane.current():
@@ -133,7 +136,7 @@ class Calls:
         return time_us
 
     def _graphs(self, once: Sequence[Callable[[], None]], calls: int) -> Callable[[], None]:
-        """Function that launches a graph of ``calls`` calls on all ranks of this process."""
+        """A function that launches a graph of ``calls`` calls on all ranks of this process."""
         for rank in self._local:
             with rank.lane.current():
                 rank.lane.begin_capture()
@@ -159,7 +162,7 @@ class Calls:
         return launch
 
     def _several(self, once: Sequence[Callable[[], None]], calls: int) -> None:
-        """Makes this many calls in a row, each on all ranks of this process."""
+        """Makes ``calls`` calls in a row, each on all ranks of this process."""
         for _ in range(calls):
             self._nccl.start_group()
             for each in once:
@@ -167,7 +170,7 @@ class Calls:
             self._nccl.end_group()
 
     def _prepared(self, point: Point) -> list[Callable[[], None]]:
-        """The collective on each rank of this process."""
+        """The prepared call on each rank of this process."""
         count, prepared = self._count(point), []
         for rank in self._local:
             with rank.lane.current():
@@ -180,7 +183,7 @@ class Calls:
             return [rank.lane.mark() for _ in range(count)]
 
     def _wait(self, marks: Sequence[tuple[Rank, Any]], deadline_s: float) -> None:
-        """Waits until all are done; MeasuringFailed where NCCL failed, another process is gone, or it takes too
+        """Waits until all marks are reached. MeasuringFailed if NCCL failed, another process is gone, or it takes too
         long.
         """
         for rank, mark in marks:
@@ -199,7 +202,7 @@ class Calls:
                 pause_s = min(pause_s + 1e-4, 1e-2)
 
     def _count(self, point: Point) -> int:
-        """Number of elements as the collective's own function takes it: per rank for AllGather and ReduceScatter."""
+        """Number of elements as the collective's function takes it: per rank for AllGather and ReduceScatter."""
         unit = point.unit_bytes(self._ranks)
         if point.bytes < unit or point.bytes % unit:
             raise BadInput(
@@ -209,7 +212,9 @@ class Calls:
         return point.bytes // unit
 
     def _addresses(self, rank: Rank, point: Point) -> tuple[int, int]:
-        """Addresses that a rank sends from and receives to; in place as nccl.h defines it for each collective."""
+        """Addresses from which a rank sends and to which it receives; in place as nccl.h defines it for each
+        collective.
+        """
         part = point.bytes // self._ranks
         send_bytes = part if point.collective is Collective.AllGather else point.bytes
         receive_bytes = part if point.collective is Collective.ReduceScatter else point.bytes

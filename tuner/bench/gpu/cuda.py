@@ -1,4 +1,4 @@
-"""One rank's GPU, by cupy: memory, a stream, events, graphs, and the kernels that fill and check its data."""
+"""A rank's GPU, used through cupy: memory, a stream, events, graphs, and kernels that fill and check data."""
 
 import contextlib
 import shutil
@@ -18,7 +18,7 @@ _SMI = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,mig.m
 
 
 class Cuda:
-    """The GPUs of this process. BadInput says what is missing."""
+    """The GPUs of this process. BadInput if cupy or GPUs are missing."""
 
     def __init__(self) -> None:
         try:
@@ -41,11 +41,11 @@ class Cuda:
         return Lane(self.cupy, device)
 
     def name(self, device: int) -> str:
-        """The GPU's name as CUDA says it."""
+        """The GPU's name according to CUDA."""
         return str(self.cupy.cuda.runtime.getDeviceProperties(device)["name"].decode())
 
     def multiprocessors(self, device: int) -> int:
-        """Number of blocks of NCCL's kernels that a GPU surely runs at once: one on each of its multiprocessors."""
+        """Number of blocks of NCCL's kernels that a GPU can surely run at once: one on each multiprocessor."""
         return int(self.cupy.cuda.runtime.getDeviceProperties(device)["multiProcessorCount"])
 
     def capability(self, device: int) -> int:
@@ -54,21 +54,21 @@ class Cuda:
         return 10 * int(properties["major"]) + int(properties["minor"])
 
     def error(self, number: int) -> str:
-        """CUDA's name of an error and what it means; the driver's errors have the runtime's numbers."""
+        """CUDA's name and description of an error; the driver's errors have the same numbers as the runtime's."""
         return str(self.cupy.cuda.runtime.CUDARuntimeError(number))
 
     def free_bytes(self, device: int) -> int:
-        """Free memory of a GPU."""
+        """Free memory of a GPU, bytes."""
         with self.cupy.cuda.Device(device):
             return int(self.cupy.cuda.runtime.memGetInfo()[0])
 
     def stood_in(self) -> dict[str, Any]:
-        """Keys for the header if something stands in for the GPUs (tests/support/double); empty for real GPUs."""
+        """Keys for the header if a test double replaces the GPUs (tests/support/double); empty for real GPUs."""
         stood_in: Callable[[], dict[str, Any]] = getattr(self.cupy, "nccl_tuner_header", dict)
         return stood_in()
 
     def noted(self) -> Noted:
-        """Driver, CUDA and clocks, where available."""
+        """Driver, CUDA and clocks, as far as they are available."""
         runtime = self.cupy.cuda.runtime
         return Noted(
             cuda_driver=runtime.driverGetVersion(), cuda_runtime=runtime.runtimeGetVersion(), nvidia_smi=_nvidia_smi()
@@ -87,7 +87,7 @@ def _nvidia_smi() -> tuple[dict[str, str], ...] | None:
 
 
 class Lane:
-    """Stream, buffers and kernels of one rank. Only ``wrong`` waits."""
+    """Stream, buffers and kernels of one rank. Of its methods that launch work, only ``wrong`` waits for the GPU."""
 
     def __init__(self, cupy: Any, device: int) -> None:
         self.device = device
@@ -100,7 +100,9 @@ class Lane:
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """Makes its GPU the thread's device; CUDA errors become MeasuringFailed, a missing NVRTC becomes BadInput."""
+        """Makes the lane's GPU the thread's device; CUDA errors become MeasuringFailed, a missing NVRTC becomes
+        BadInput.
+        """
         cuda = self._cupy.cuda
         try:
             with cuda.Device(self.device):
@@ -123,7 +125,7 @@ class Lane:
         return int(self._stream.ptr)
 
     def buffer(self, name: str, size_bytes: int) -> int:
-        """The address of a buffer with this name, which keeps the largest size that it ever had."""
+        """The address of the buffer with this name; it grows to ``size_bytes`` if needed, and never shrinks."""
         if name not in self._memory or self._memory[name].size < size_bytes:
             self._memory.pop(name, None)
             self._memory[name] = self._cupy.cuda.Memory(size_bytes)
@@ -135,7 +137,7 @@ class Lane:
         self._kernel("fill", values)((_BLOCKS,), (_THREADS,), arguments, stream=self._stream)
 
     def wrong(self, address: int, check: Check, values: Values) -> int:
-        """Number of elements that are not what they should be; waits for everything before."""
+        """Number of elements that differ from the expected ones; waits for all work before."""
         cupy = self._cupy
         cupy.cuda.runtime.memsetAsync(self._wrong.ptr, 0, 8, self._stream.ptr)
         arguments = self._numbers(
@@ -157,11 +159,11 @@ class Lane:
         return self._modules[key].get_function(name)
 
     def mark(self) -> Any:
-        """Creates an event; after :meth:`record`, it gets its time when the work before it is done."""
+        """Creates a mark, a CUDA event; after :meth:`record`, it gets its time when the work before it is done."""
         return self._cupy.cuda.Event()
 
     def record(self, mark: Any) -> None:
-        """Puts a mark after the work so far. Like everything that runs between two marks, it does not look up the
+        """Records a mark after the work so far. Like everything that runs between two marks, this does not look up the
         current device.
         """
         mark.record(self._stream)
@@ -171,7 +173,7 @@ class Lane:
         self._stream.wait_event(mark)
 
     def done(self, mark: Any) -> bool:
-        """Whether a mark has been reached. CUDARuntimeError where the work before it failed."""
+        """Whether a mark has been reached. CUDARuntimeError if the work before the mark failed."""
         runtime = self._cupy.cuda.runtime
         status = int(runtime.eventQuery(mark.ptr))
         if status not in (0, _NOT_READY):
@@ -193,8 +195,8 @@ class Lane:
     def upload(self, graph: Any) -> None:
         """Puts a graph on the GPU, and waits until it is there.
 
-        Otherwise its first launch would do so, while kernels of other ranks may already wait for this one on the same
-        GPU.
+        Otherwise its first launch would upload it, while kernels of other ranks may already wait for this rank on the
+        same GPU.
         """
         graph.upload(self._stream)
         self._stream.synchronize()

@@ -1,8 +1,8 @@
-"""Random data for every rank, and the result that a collective must make of it: the CUDA source, and its numbers.
+"""Random data for every rank, and the result that a collective must make of it: the CUDA source, and its parameters.
 
-Any rank can compute any other's data, so results are checked where they are, all of them and without tolerance: the
-values are whole numbers so small that sums in any order are exact in the type, and products are of ones and minus ones
-(of ones and threes where the type wraps around).
+Every rank can compute the data of every other rank, so results are checked on the GPU where they are, all of them and
+without tolerance. The values are whole numbers so small that sums in any order are exact in the data type. Products are
+of ones and minus ones, or of ones and threes if the type wraps around.
 """
 
 import struct
@@ -95,7 +95,7 @@ extern "C" __global__ void check(const K_TYPE *data, u64 count, u64 first, u64 r
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Data that all ranks send, by ``seed``."""
+    """Describes the data that all ranks send, which follow from ``seed``."""
 
     dtype: DataType
     op: Op
@@ -104,7 +104,7 @@ class Values:
 
 
 class Check(NamedTuple):
-    """The elements that one rank's result is compared with: ``elements`` of them, from ``first`` on.
+    """The elements with which one rank's result is compared: ``elements`` elements, from ``first`` on.
 
     ``per_rank`` is how many elements each rank sends; 0 if results combine all ranks' data.
     """
@@ -115,7 +115,9 @@ class Check(NamedTuple):
 
 
 def definitions(dtype: DataType, op: Op, ranks: int) -> dict[str, str]:
-    """The definitions to compile the source with. BadInput for types and operations that are not checked."""
+    """The macro definitions with which the source is compiled. BadInput for types and operations that are not
+    checked.
+    """
     if dtype not in _C_TYPES:
         raise BadInput(f"{dtype.name} is not measured on GPUs; {one_of(each.name for each in _C_TYPES)}")
     if op not in OPS:
@@ -134,13 +136,13 @@ def definitions(dtype: DataType, op: Op, ranks: int) -> dict[str, str]:
 
 
 def span(dtype: DataType, ranks: int) -> int:
-    """Values lie between -span and span; types without a sign have 2 * span values."""
+    """The largest magnitude of values: they are between -span and span; types without a sign have 2 * span values."""
     exact = 1 << (_FLOATS[dtype][0] + 1) if dtype in _FLOATS else 127
     return max(1, min(_LARGEST_SPAN, exact // ranks))
 
 
 def checked(collective: Collective, rank: int, ranks: int, count: int) -> Check | None:
-    """The check at one rank, ``count`` as the collective's own function takes it; None if it has no result."""
+    """The check on one rank, with ``count`` as the collective's function takes it; None if the rank has no result."""
     if collective is Collective.AllGather:
         return Check(count * ranks, 0, count)
     if collective is Collective.ReduceScatter:
@@ -163,7 +165,7 @@ LINKED, RELOCATABLE = ".nv_fatbin", "__nv_relfatbin"
 
 @dataclass(frozen=True, slots=True)
 class CodeEntry:
-    """GPU code of one kind and compute capability in a fat binary, and where its bytes are in the file."""
+    """GPU code of one kind and compute capability in a fat binary, and the position of its bytes in the file."""
 
     kind: int
     arch: int
@@ -173,7 +175,7 @@ class CodeEntry:
 
 @dataclass(frozen=True, slots=True)
 class FatBinary:
-    """GPU code of one source file in a libnccl."""
+    """The GPU code of one source file in a libnccl."""
 
     begin: int  # of its header
     entries: tuple[CodeEntry, ...]
@@ -184,7 +186,7 @@ class FatBinary:
 def runs_on(library: Path, capability: int) -> bool:
     """Whether the GPU code in a libnccl runs on a compute capability such as 90: cubins, or earlier PTX.
 
-    BadInput for a file that is no libnccl.
+    BadInput if the file is not a libnccl.
     """
     place = code_sections(library)[LINKED]
     with library.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
@@ -197,7 +199,7 @@ def runs_on(library: Path, capability: int) -> bool:
 
 
 def code_sections(library: Path) -> dict[str, tuple[int, int]]:
-    """Begin and end of the sections of GPU code in the file. Errors: BadInput if it is no libnccl."""
+    """Begin and end of the sections of GPU code in the file. BadInput if the file is not a libnccl."""
     from elftools.common.exceptions import ELFError  # of an extra
     from elftools.elf.elffile import ELFFile
 
@@ -218,7 +220,9 @@ def code_sections(library: Path) -> dict[str, tuple[int, int]]:
 
 
 def fat_binaries(library: Path, content: mmap, begin: int, end: int, *, thinned: bool = False) -> Iterator[FatBinary]:
-    """The fat binaries of a section; ``thinned``: there may be zeros between them. BadInput for an unknown format."""
+    """Yields the fat binaries of a section; ``thinned``: there may be zeros between them. BadInput for an unknown
+    format.
+    """
     while begin < end:
         magic, _, header_bytes, size = HEADER.unpack_from(content, begin)
         if magic == 0 and thinned:  # what was taken out of the one before

@@ -1,4 +1,4 @@
-"""libnccl as the process that measures calls it: communicators, groups and the five collectives."""
+"""Calls libnccl in the process that measures: communicators, groups and the five collectives."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -45,8 +45,8 @@ _LOADS_TUNER = "ncclLoadTunerPlugin"  # src/misc/tuner.cc, v2.19.3-1 and v2.20.5
 class Nccl:
     """A loaded libnccl, with ``variables`` set until it is closed: NCCL reads most of them when it is first called.
 
-    ``cuda_error`` says CUDA's name of an error by its number. BadInput if the process already has another libnccl, or
-    its NCCL has read other values.
+    ``cuda_error`` returns CUDA's name of an error, given its number. BadInput if the process already has another
+    libnccl, or if its NCCL has already read other values of the variables.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Nccl:
         self._variables.close()
 
     def load_tuner(self) -> None:
-        """Loads the tuner plugin in releases in which the ranks of one process would race for it.
+        """Loads the tuner plugin, in releases in which the ranks of one process would race to load it.
 
-        In 2.19 and 2.20 a rank that arrives while another is loading it gets none (ncclLoadTunerPlugin,
-        src/misc/tuner.cc, v2.19.3-1); later releases lock, and have no such function.
+        In 2.19 and 2.20 a rank that arrives while another rank is loading the plugin gets no plugin
+        (ncclLoadTunerPlugin, src/misc/tuner.cc, v2.19.3-1); later releases use a lock, and have no such function.
         """
         if (offset := _offset(self.path, _LOADS_TUNER)) is None:
             return
@@ -89,7 +89,7 @@ class Nccl:
         return of_code(int(version[0]))
 
     def unique_id(self) -> bytes:
-        """Id that all ranks need to meet."""
+        """Makes the id with which all ranks of a communicator find each other."""
         made = self.ffi.new("ncclUniqueId *")
         self._check(self._library.ncclGetUniqueId(made), "ncclGetUniqueId")
         return bytes(self.ffi.buffer(made))
@@ -103,7 +103,9 @@ class Nccl:
         self._check(self._library.ncclGroupEnd(), "ncclGroupEnd")
 
     def init_rank(self, ranks: int, unique_id: bytes, rank: int) -> Any:
-        """Handle whose first element is the communicator once its group has ended; the device is the current one."""
+        """Starts the init of a rank on the current device; returns a handle whose first element is the communicator
+        once the group has ended.
+        """
         handle = self.ffi.new("void **")
         copied = self.ffi.new("ncclUniqueId *")
         self.ffi.buffer(copied)[:] = unique_id
@@ -113,9 +115,10 @@ class Nccl:
     def prepared(
         self, point: Point, buffers: tuple[int, int], count: int, comm: Any, stream: int
     ) -> Callable[[], None]:
-        """A prepared call from the first of ``buffers`` to the second; buffers and stream are device addresses.
+        """Prepares a call from the first of ``buffers`` to the second, as a function; buffers and stream are device
+        addresses.
 
-        ``count`` is what the collective's own function takes. Nothing is looked up or converted in the call itself.
+        ``count`` is as the collective's function takes it. The call itself looks up and converts nothing.
         """
         collective = point.collective
         reduces = collective in (Collective.Reduce, Collective.ReduceScatter, Collective.AllReduce)
@@ -132,7 +135,7 @@ class Nccl:
         return call
 
     def check_async(self, comm: Any) -> None:
-        """MeasuringFailed if the communicator has failed in the meantime."""
+        """Raises MeasuringFailed if the communicator has failed in the meantime."""
         error = self.ffi.new("int *")
         self._check(self._library.ncclCommGetAsyncError(comm, error), "ncclCommGetAsyncError")
         if error[0] != _IN_PROGRESS:
@@ -155,7 +158,9 @@ class Nccl:
             )
 
     def _named(self, line: str) -> str:
-        """NCCL's line, with CUDA's name for an error that NCCL gives by number (CUCHECK, src/include/cudawrap.h)."""
+        """NCCL's line, completed with CUDA's name of an error of which NCCL prints only the number (CUCHECK,
+        src/include/cudawrap.h).
+        """
         failed = _CUDA_FAILURE.search(line)
         named = f", {self._cuda_error(int(failed[1]))}" if failed and self._cuda_error else ""
         return line.strip() + named
@@ -165,7 +170,7 @@ class Nccl:
 
 
 def _offset(path: Path, name: str) -> int | None:
-    """Address of a function in a libnccl, even if it is internal; None if there is none of that name, or no symbols."""
+    """Address of a function in a libnccl, even if it is internal; None if there is no such function, or no symbols."""
     with path.open("rb") as file:
         with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             if content.find(name.encode()) < 0:

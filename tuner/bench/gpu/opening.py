@@ -1,4 +1,4 @@
-"""Opens GPUs, libnccl and processes to measure with, or says why that is impossible."""
+"""Opens the GPUs, libnccl and processes for measuring, or says why that is impossible."""
 
 import os
 from contextlib import AbstractContextManager, suppress
@@ -26,7 +26,7 @@ FORBIDDEN = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_PLUGIN", "NCCL_TUNER_TABLE",
 def open_gpus(options: Options | None = None) -> GpuBackend | None:
     """The backend, on rank 0. On other ranks it serves until rank 0 is done, and returns None.
 
-    BadInput says what is missing here: cupy, GPUs, a libnccl with tuner plugins, a second rank.
+    BadInput says what is missing: cupy, GPUs, a libnccl with tuner plugins, or a second rank.
     """
     here = own_address()
     gpu = open_at(here, options or Options())
@@ -37,7 +37,7 @@ def open_gpus(options: Options | None = None) -> GpuBackend | None:
 
 
 def open_at(here: RankAddress, options: Options, backend: type[GpuBackend] | None = None) -> GpuBackend:
-    """Opens this process's part of the communicator. BadInput says what is missing here."""
+    """Opens this process's part of the communicator. BadInput says what is missing."""
     if set_here := [name for name in FORBIDDEN if name in os.environ]:
         raise BadInput(f"{', '.join(set_here)} is set, but measuring forces what NCCL chooses; valid: unset")
     with connections(options):
@@ -45,7 +45,9 @@ def open_at(here: RankAddress, options: Options, backend: type[GpuBackend] | Non
 
 
 def connections(options: Options) -> AbstractContextManager[None]:
-    """The variables that CUDA reads when it is first called, for this many ranks on a GPU."""
+    """Sets, inside the block, the variables that CUDA reads when it is first called, as the number of ranks per GPU
+    needs them.
+    """
     return process.environment(_CONNECTIONS if options.ranks_per_gpu > 1 else {})
 
 
@@ -96,7 +98,8 @@ def allows_several(path: Path) -> bool:
 
 
 def library_of(options: Options) -> Path:
-    """The given library, else the one of an installed wheel, for any CUDA, as the program to tune loads that one, too.
+    """The given library, else the library of an installed wheel for any CUDA, because the program to tune loads that as
+    well.
 
     BadInput if no library is found.
     """

@@ -1,7 +1,8 @@
-"""What is fixed in a process once it loads libnccl: the library, its log, and the variables that it reads only once.
+"""Keeps what is fixed in a process once it loads libnccl: the library, its log, and the variables that it reads only
+once.
 
-NCCL opens NCCL_DEBUG_FILE and reads most variables once per process, whatever communicators come later. So a process
-has one libnccl, one log, and the same variables in all its communicators, only one of which measures at a time.
+NCCL opens NCCL_DEBUG_FILE and reads most variables once per process, also for all later communicators. So a process has
+one libnccl, one log, and the same variables in all its communicators, only one of which measures at a time.
 """
 
 import os
@@ -36,7 +37,9 @@ _process = _Process()
 
 
 def log(wanted: Path | None = None) -> Path:
-    """The file of NCCL's log: the first that this process ``wanted``, else one that is deleted with the process."""
+    """The file of NCCL's log: the first file that this process ``wanted``, else a file that is deleted when the process
+    ends.
+    """
     if _process.log is None:
         if wanted is None:
             _process.folder = ScratchFolder("measure")
@@ -46,9 +49,7 @@ def log(wanted: Path | None = None) -> Path:
 
 
 def _not_there(path: Path) -> Path:
-    """A path at which no file exists, with a number before its ending if needed: NCCL would overwrite an existing
-    log.
-    """
+    """A path without a file, with a number before the ending if needed: NCCL would overwrite an existing log."""
     numbered = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(2))
     return next(each for each in chain([path], numbered) if not each.exists())
 
@@ -57,7 +58,8 @@ def _not_there(path: Path) -> Path:
 def variables(library: Path, own: Mapping[str, str]) -> Iterator[None]:
     """Sets the variables ``own`` for a communicator of this libnccl, and restores the former ones at the end.
 
-    BadInput if another libnccl is in the process, another communicator measures, or NCCL has read other values.
+    BadInput if another libnccl is in the process, another communicator is measuring, or NCCL has already read other
+    values.
     """
     if not _process.lock.acquire(blocking=False):
         raise BadInput(f"another communicator of this process measures; {_ELSEWHERE}, or close it first")
@@ -100,9 +102,9 @@ _LET_END_S = 5.0  # what still runs when somebody interrupts
 
 
 def within(limit_s: float, what: str, do: Callable[[], T]) -> T:
-    """The result of ``do``, or the error that it raises, run in a thread of its own.
+    """Runs ``do`` in a separate thread and returns its result, or raises its error.
 
-    MeasuringFailed after ``limit_s``: the thread is then left behind, and ends with the process at the latest.
+    MeasuringFailed after ``limit_s``; the thread then goes on, and ends with the process at the latest.
     """
     given: list[T] = []
     raised: list[BaseException] = []

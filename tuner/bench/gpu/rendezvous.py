@@ -1,8 +1,8 @@
-"""Rendezvous of processes that measure together: how they find each other, and one connection of each to rank 0.
+"""Rendezvous of processes that measure together: how they find each other; each has one connection to rank 0.
 
-Whatever started them says where rank 0 is, and a secret of this run: torch's store under torchrun, MPI under mpirun and
-srun. Connections are multiprocessing's, which refuse anyone without the secret. A process that dies closes its
-connection, which tells the others.
+The launcher tells the processes where rank 0 is, and a secret of the run: through torch's store under torchrun, through
+MPI under mpirun and srun. Connections are multiprocessing's, which refuse anyone without the secret. If a process dies,
+its connection closes, and so the others notice.
 """
 
 import json
@@ -43,7 +43,7 @@ class RankAddress:
     secret: str = field(default="", repr=False)
 
     def handed(self) -> dict[str, str]:
-        """Variables that a program sets for such a process if it starts it itself."""
+        """Variables that a program sets for a process that it starts itself, so that the process has this address."""
         return {HANDED: json.dumps(asdict(self))}
 
 
@@ -52,15 +52,15 @@ ALONE = RankAddress(0, 1, 0, "none")
 
 @cache
 def own_address() -> RankAddress:
-    """Address of this process, found out once. Errors: BadInput, MeasuringFailed, as :func:`rank_address` says."""
+    """Address of this process, determined once. BadInput and MeasuringFailed as :func:`rank_address` raises them."""
     return rank_address(os.environ)
 
 
 def rank_address(env: Mapping[str, str], limit_s: float = 60.0) -> RankAddress:
-    """The address of this process, by its environment and whatever started it.
+    """The address of this process, according to its environment and its launcher.
 
-    Errors: BadInput if a launcher's information is incomplete, or a needed package is not installed; MeasuringFailed
-    where rank 0 does not come within ``limit_s``.
+    BadInput if a launcher's information is incomplete, or a needed package is not installed. MeasuringFailed if rank 0
+    does not appear within ``limit_s``.
     """
     if HANDED in env:
         return RankAddress(**json.loads(env[HANDED]))
@@ -101,7 +101,7 @@ def _torchrun(env: Mapping[str, str], limit_s: float) -> RankAddress:
 
 
 def _mpi(launcher: str, tasks: int | None = None) -> RankAddress:
-    """Asks MPI where rank 0 is; under srun over PMIx or PMI-2, whichever the MPI at hand speaks."""
+    """Asks MPI where rank 0 is; under srun through PMIx or PMI-2, whichever the installed MPI supports."""
     try:
         from mpi4py import MPI
     except ImportError:
@@ -120,7 +120,7 @@ def _mpi(launcher: str, tasks: int | None = None) -> RankAddress:
 
 
 def _listening(host: str) -> tuple[str, int, str]:
-    """Address at which rank 0's processes will listen, one after the other, and a secret."""
+    """Host and port at which rank 0's processes will listen, one after the other, and a secret."""
     with socket.socket() as free:
         free.bind(("", 0))
         return host, int(free.getsockname()[1]), secrets.token_hex(32)
@@ -135,7 +135,9 @@ def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
 
 @dataclass()
 class Rendezvous:
-    """The connections: rank 0's to every other rank, the others' to rank 0. A single process has none."""
+    """The connections between processes: rank 0 has one to every other rank, the others have one to rank 0. A single
+    process has no connection.
+    """
 
     place: RankAddress
     limit_s: float = 60.0
@@ -144,7 +146,7 @@ class Rendezvous:
 
     @classmethod
     def meet(cls, place: RankAddress, limit_s: float = 60.0) -> Self:
-        """Connects to the others. MeasuringFailed names the ranks that did not come within ``limit_s``."""
+        """Connects to the other ranks. MeasuringFailed names the ranks that did not connect within ``limit_s``."""
         met = cls(place, limit_s)
         deadline_s = time.monotonic() + limit_s
         try:
@@ -175,7 +177,7 @@ class Rendezvous:
                 peer.send_bytes(b"welcome")
 
     def _accept(self, server: socket.socket, came: "queue.Queue[tuple[int, Connection[Any, Any]]]") -> None:
-        """Accepts callers until the server is closed; each has a thread, as one may stay silent."""
+        """Accepts callers until the server is closed; each has its own thread, because a caller may stay silent."""
         with suppress(OSError):
             while True:
                 caller, _ = server.accept()
@@ -223,7 +225,7 @@ class Rendezvous:
             came.put(peer)
 
     def share(self, message: Any = None) -> Any:
-        """Broadcasts what rank 0 says to every rank."""
+        """Broadcasts rank 0's message to every rank; returns it."""
         if self.place.rank != 0:
             return self._receive(0, None)
         for rank in self._peers:
@@ -231,7 +233,7 @@ class Rendezvous:
         return message
 
     def gather(self, message: Any, limit_s: float | None = None) -> list[Any]:
-        """On rank 0, the messages of all ranks in the order of ranks; empty on the others."""
+        """On rank 0, the messages of all ranks in the order of ranks; on other ranks, an empty list."""
         if self.place.rank != 0:
             self._send(0, message)
             return []
@@ -239,7 +241,9 @@ class Rendezvous:
         return [message, *(self._receive(rank, limit_s) for rank in sorted(self._peers))]
 
     def check(self) -> None:
-        """MeasuringFailed if another process is gone, or reports a failure while this one still waits for its GPU."""
+        """Raises MeasuringFailed if another process is gone, or reports a failure while this process still waits for
+        its GPU.
+        """
         for rank, peer in self._peers.items():
             if rank in self._pending:
                 continue
@@ -281,7 +285,7 @@ class Rendezvous:
 
 
 def _server(place: RankAddress) -> socket.socket:
-    """A listening server; BadInput if another program has taken the port meanwhile."""
+    """A listening server socket. BadInput if another program has taken the port in the meantime."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     try:
         return socket.create_server(

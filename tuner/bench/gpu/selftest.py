@@ -42,7 +42,8 @@ _ELEMENTS = 1 << 20
 
 
 class SelfTest:
-    """Layers, each of which needs those before it: ``layers`` maps their names to functions that do and describe them.
+    """The layers of measuring, each of which needs the layers before it. ``layers`` maps their names to functions that
+    try the layer and describe the result.
 
     Without ``graphs`` there is no call in a CUDA graph.
     """
@@ -96,7 +97,7 @@ class SelfTest:
         return f"{gpus}; CUDA of the driver {noted.cuda_driver}, of cupy {noted.cuda_runtime}"
 
     def _nvrtc(self) -> str:
-        """The kernels that make and check data, on one rank's own."""
+        """Tries the kernels that make and check data, on the data of one rank."""
         assert self._cuda is not None
         lane, values = self._cuda.lane(0), Values(DataType.float32, Op.sum, 2, 1)
         with lane.current():
@@ -157,7 +158,7 @@ def named_in(said: str) -> str:
 
 
 def passes(options: Options, say: Callable[[str], None], *, graphs: bool = True) -> bool:
-    """Runs the layers until one fails; returns whether none did."""
+    """Runs the layers until one fails; returns whether all succeeded."""
     tested = SelfTest(options, graphs=graphs)
     try:
         for name, do in tested.layers:
@@ -176,7 +177,7 @@ def passes(options: Options, say: Callable[[str], None], *, graphs: bool = True)
 
 
 class _Watched:
-    """Prints lines, and ends the process after ``limit_s``, since nothing else could end a call that hangs.
+    """Prints lines, and ends the process after ``limit_s``, because nothing else could end a call that hangs.
 
     The last line names the layer that was begun last.
     """
@@ -194,7 +195,7 @@ class _Watched:
         print(line, flush=True)
 
     def cancel(self) -> None:
-        """Stops watching, as everything ended in time."""
+        """Stops watching, because everything ended in time."""
         self._timer.cancel()
         faulthandler.cancel_dump_traceback_later()
 
@@ -205,7 +206,7 @@ class _Watched:
 
 
 def main() -> int:
-    """Entry point of ``python -m``; the exit code."""
+    """Entry point of ``python -m``; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, help="a libnccl.so.2 [default: that of the installed wheel]")
     parser.add_argument("--ranks-per-gpu", type=int, default=1)

@@ -1,4 +1,6 @@
-"""States of this computer's GPUs while they are measured: clocks, temperatures, power, and what slows them down."""
+"""Records the states of this computer's GPUs while they are measured: clocks, temperatures, power, and what slows them
+down.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,7 +15,8 @@ _REASON = "nvmlClocksThrottleReason"  # later ones say EventReason of the same; 
 
 
 class States:
-    """Adds a line of JSON to a file at each :meth:`note`: the round, the time, and each GPU by NVML.
+    """Appends a line of JSON to a file at each :meth:`note`: the round, the time, and the state of each GPU according
+    to NVML.
 
     Nothing is written without nvidia-ml-py or NVML; what a GPU does not report is null.
     """

@@ -1,4 +1,6 @@
-"""Listings of a node by nvidia-smi topo -m and lstopo's XML: made a topology, or found in the catalogue."""
+"""Listings of a node by nvidia-smi topo -m or lstopo's XML: makes a topology from them, or finds similar machines in
+the catalogue.
+"""
 
 from tuner.machine.listings.complete import ListingAdditions, completed
 from tuner.machine.listings.read import read

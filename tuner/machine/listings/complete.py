@@ -1,6 +1,6 @@
-"""Turns a listing into a topology: missing facts are asked for; the GPU model and the adapters supply the rest.
+"""Turns a listing into a topology: errors name the missing facts; the GPU model and the adapters supply the rest.
 
-Also the machines of the catalogue that are nearest to a node shown by a listing or a topology.
+Also finds the machines of the catalogue that are most similar to a node in a listing or a topology.
 """
 
 import xml.etree.ElementTree as ET
@@ -27,7 +27,9 @@ LANES = "16"  # of a GPU's PCIe link, and of those on the way to it
 
 @dataclass(frozen=True, slots=True)
 class ListingAdditions:
-    """What a user adds to a listing: GPU model, adapters, ``cpu`` and ``pcie`` in the words of a change."""
+    """What a user adds to a listing: GPU model, speed and latency of adapters, and ``cpu`` and ``pcie`` as written in a
+    change.
+    """
 
     gpu: str | None = None
     net_gbps: float | None = None
@@ -38,7 +40,7 @@ class ListingAdditions:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A topology in NCCL's format, and what was assumed about it, in words."""
+    """A topology in NCCL's format, and notes on what was assumed."""
 
     topology: str
     notes: tuple[str, ...]
@@ -46,9 +48,9 @@ class Completed:
 
 @cache
 def completed(file: Path, given: ListingAdditions) -> Completed:
-    """The topology of a listing, or of a skeleton, which leaves less open.
+    """The topology of a listing, or of a skeleton, in which fewer facts are missing.
 
-    Errors: BadInput names everything that is missing in one line; BadTopology.
+    BadInput names everything that is missing in one line. BadTopology if the file is invalid.
     """
     listing = read(file)
     if listing is None:
@@ -83,7 +85,7 @@ def _of_skeleton(file: Path, given: ListingAdditions) -> Completed:
 
 
 def _missing(listing: Listing, given: ListingAdditions) -> list[str]:
-    """Options that the user has to add."""
+    """The options that the user has to add, as texts."""
     wanted = []
     if given.gpu is None:
         models = list(dict.fromkeys(name for device in listing.models for name in gpus.of_device(device)))
@@ -101,7 +103,7 @@ def _missing(listing: Listing, given: ListingAdditions) -> list[str]:
 
 
 def _add_links(root: ET.Element, listing: Listing, model: GpuModel, notes: list[str]) -> None:
-    """Adds NVLinks as the listing shows them; where it shows none at all, the model's own."""
+    """Adds NVLinks as the listing shows them; if it shows no NVLinks at all, as the model has them."""
     if listing.nvlinks is None:
         if model.nvlinks:
             notes.append(f"NVLinks are those of {model.name}: {listing.tool} was built without NVML, or shows none")
@@ -134,14 +136,16 @@ def _alike(one: GpuModel, other: GpuModel) -> bool:
 
 
 def _switched(to_gpus: Mapping[int, int], listing: Listing, model: GpuModel) -> int | None:
-    """Number of links of a GPU to NVSwitches: between any two GPUs nvidia-smi shows all the links that both have."""
+    """Number of links of a GPU to NVSwitches, None if it has no such links. Through switches, nvidia-smi shows between
+    any two GPUs all links that both have.
+    """
     most, every = max(to_gpus.values(), default=0), sum(to_gpus.values())
     whole = model.lead_to == "nvswitch" and most == model.nvlinks and len(to_gpus) == listing.gpus - 1
     return most if whole or every > most_nvlinks(model.compute_capability) else None
 
 
 def _add_speeds(root: ET.Element, listing: Listing, model: GpuModel, notes: list[str]) -> None:
-    """Adds the model's speed to PCIe links without one, and to slower links of GPUs, which were idle."""
+    """Gives the model's speed to PCIe links without a speed, and to slower links of GPUs, which were idle."""
     generation, lanes = model.pcie_link
     own = PCIE_SPEEDS[generation]
     assumed, idle = 0, 0
@@ -164,7 +168,9 @@ def _add_speeds(root: ET.Element, listing: Listing, model: GpuModel, notes: list
 
 
 def ranked(node: NodeShape, trays: bool = False) -> list[Nearness]:
-    """Machines whose nodes are hosts, the most similar first; ``trays``: also NVLink domains, by one of their hosts."""
+    """Compares machines with a node, the most similar first. ``trays``: also NVLink domains, of which one host is
+    compared.
+    """
     names = [name for name in catalogue.names() if trays or catalogue.load(name).trays is None]
     return sorted((compared(name, node) for name in names), key=lambda near: near.rank)
 
@@ -216,25 +222,31 @@ def _facts(machine: NodeShape, node: NodeShape) -> Iterator[ComparedFact]:
 
 
 def _models_in_words(devices: Sequence[str]) -> str:
-    """The models with these device ids, each in one form; the ids where no model is known."""
+    """Text with the models of these device ids, each in one form; the ids if no model is known."""
     models = list(dict.fromkeys(name for device in devices for name in gpus.of_device(device)))
     models = [name for name in models if not any(name.startswith(f"{other}-") for other in models)]
     return " or ".join(models) or ", ".join(devices)
 
 
 def _nearest(node: NodeShape) -> tuple[tuple[int, int], ...]:
-    """Distance of each GPU's adapters, and how many there are where they are below its PCI switch."""
+    """For each GPU the distance of its nearest adapters and, if these are below its PCI switch, how many there are
+    (else 0).
+    """
     return tuple((level, count if level <= PXB else 0) for level, count in node.near)
 
 
 def _same_near(node: NodeShape, machine: NodeShape) -> bool:
-    """Whether each GPU's nearest adapters are as near and as many; with another number of GPUs, whether any are."""
+    """Whether each GPU's nearest adapters are at the same distance and equally many; if the numbers of GPUs differ,
+    whether the same distances and numbers occur.
+    """
     mine, others = _nearest(node), _nearest(machine)
     return mine == others if node.gpus == machine.gpus else set(mine) == set(others)
 
 
 def _same_links(node: NodeShape, machine: NodeShape) -> bool:
-    """Whether each pair of GPUs has as many links; with another number of GPUs, whether the same numbers occur."""
+    """Whether each pair of GPUs has the same number of links; if the numbers of GPUs differ, whether the same numbers
+    of links occur.
+    """
     mine, others = node.nvlinks or {}, machine.nvlinks or {}
     return mine == others if node.gpus == machine.gpus else set(mine.values()) == set(others.values())
 

@@ -1,4 +1,6 @@
-"""Reads what ``lstopo --of xml`` writes (hwloc 1.x to 3.x), as NCCL would have found the same devices in sysfs."""
+"""Reads what ``lstopo --of xml`` writes (hwloc 1.x to 3.x), and arranges the devices as NCCL would find them in
+sysfs.
+"""
 
 import re
 import xml.etree.ElementTree as ET
@@ -22,12 +24,12 @@ ARCHITECTURES = {"aarch64": "arm64", "ppc64le": "ppc64"}  # Linux's words for wh
 
 
 def is_it(root: Element) -> bool:
-    """Whether the document is hwloc's."""
+    """Whether hwloc wrote the document."""
     return root.tag == "topology" and any(child.tag == "object" for child in root.children)
 
 
 def listing(elements: Sequence[Element], where: str) -> Listing:
-    """The node of a document. BadTopology if no GPU is in it."""
+    """The listing of a document. BadTopology if there is no GPU in it."""
     read = _Document(elements, where)
     root, notes = ET.Element("system", {"version": "1"}), list[str]()
     gpus = sorted(filter(_is_gpu, read.devices), key=_bus_id)
@@ -80,12 +82,16 @@ class _Document:
         self._places: dict[str, ET.Element] = {}
 
     def next_adapter(self) -> int:
-        """Numbers of adapters, in the order of the document, which is that of bus ids."""
+        """The next number for an adapter. Adapters are numbered in the order of the document, which is the order of bus
+        ids.
+        """
         self._adapters += 1
         return self._adapters - 1
 
     def adapters(self, notes: list[str]) -> Mapping[str, tuple[str, ...]]:
-        """The InfiniBand and RoCE devices by bus id; where the document names none, devices of class InfiniBand."""
+        """The names of InfiniBand and RoCE devices by bus id; if the document names none, devices of the PCI class
+        InfiniBand.
+        """
         found = {
             device.attributes["pci_busid"]: names
             for device in self.devices
@@ -107,8 +113,9 @@ class _Document:
         return child.get("name") if is_one else None
 
     def put(self, root: ET.Element, device: Element) -> ET.Element:
-        """Puts its <pci> below the bridges that NCCL keeps: every second one, as one switch has two to it
-        (ncclTopoGetXmlFromSys, src/graph/xml.cc, v2.28.9-1)."""
+        """Puts the device's <pci> below the bridges that NCCL keeps: every second one, because each switch has two
+        bridges on the way (ncclTopoGetXmlFromSys, src/graph/xml.cc, v2.28.9-1).
+        """
         bridges = list(_bridges(device))  # the innermost first
         above = self._cpu(root, device)
         for bridge in reversed(bridges[1::2]):
@@ -135,7 +142,9 @@ class _Document:
         return self._places[name]
 
     def _numa(self, device: Element) -> tuple[str, Element | None]:
-        """The NUMA node of the nearest object around it that lies in only one; -1 if there is none."""
+        """The NUMA node of a device, and its element: from the nearest object around the device that contains exactly
+        one NUMA node; -1 and None without one.
+        """
         above = device.parent
         while above is not None:
             inside = [child for child in above.children if child in self._numa_nodes]
@@ -151,7 +160,7 @@ class _Document:
         return ("0", self._numa_nodes[0]) if len(self._numa_nodes) == 1 else ("-1", None)
 
     def _processor(self) -> dict[str, str]:
-        """The processors as NCCL counts them; empty where the document does not say what they are."""
+        """The attributes of the processors as NCCL counts them; empty if the document does not say what they are."""
         infos: dict[str, str] = {}
         for element in self._elements:
             if element.tag == "info" and (name := element.get("name")):
@@ -191,7 +200,9 @@ class _Document:
         return (child.text for child in matrix.children if child.tag == tag)
 
     def _gpu_number(self, name: str, gpus: Sequence[str]) -> int | None:
-        """Number of the GPU that an operating system's device such as nvml0 is."""
+        """Number of the GPU to which an operating system's device such as nvml0 belongs; None if it is not one of
+        ``gpus``.
+        """
         device = self._objects.get(name)
         slot = device if device is None or device.get("pci_busid") else device.parent
         busid = "" if slot is None else _bus_id(slot)
@@ -217,7 +228,9 @@ def _ids(device: Element) -> dict[str, str]:
 
 
 def _link(device: Element) -> dict[str, str]:
-    """Speed and width of a link: the widest with this bandwidth, which is the same to NCCL; nothing where it is 0."""
+    """Speed and width of a link: the widest link with this bandwidth, which is the same to NCCL; empty if the bandwidth
+    is 0.
+    """
     try:
         gbs = float(device.get("pci_link_speed") or 0)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A listing of any kind, from its file."""
+"""Reads a listing of any kind from its file."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tuner.machine.topology.xml import MAX_BYTES, parse
 def read(file: Path) -> Listing | None:
     """The listing in a file; None if the file is not a listing, such as a topology in NCCL's format.
 
-    BadTopology for a file that cannot be read, or an incomplete listing.
+    BadTopology if the file cannot be read, or the listing is incomplete.
     """
     data = read_bytes(file, BadTopology, MAX_BYTES)
     if data.lstrip().startswith(b"<"):

@@ -1,4 +1,4 @@
-"""Shapes of nodes that can be compared: how their GPUs and adapters lie to each other."""
+"""Shapes of nodes, which can be compared: where their GPUs and adapters are relative to each other."""
 
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -13,12 +13,12 @@ from tuner.machine.topology import Cpu, Target, Topology, read
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Text that ``tool`` printed into ``file``.
+    """A listing that ``tool`` printed, in ``file``.
 
     ``root`` is <system> with <cpu>, <pci>, <gpu dev> and <net name dev>, without the attributes that the listing lacks.
-    ``nvlinks`` counts the links between two GPUs, by their numbers, lower first; None if the listing does not show
-    links. ``to_switches`` counts the links of a GPU to NVSwitches, if it shows these. ``models`` are the distinct PCI
-    device ids of the GPUs.
+    ``nvlinks`` counts the links between two GPUs, by the GPUs' numbers, lower first; None if the listing does not show
+    links. ``to_switches`` counts the links of a GPU to NVSwitches, if the listing shows these. ``models`` are the
+    distinct PCI device ids of the GPUs.
     """
 
     file: str
@@ -32,7 +32,7 @@ class Listing:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """The adapters' names, by number."""
+        """The adapters' names, in the order of their numbers."""
         return tuple(
             net.get("name", "") for net in sorted(self.root.iter("net"), key=lambda net: int(net.get("dev", 0)))
         )
@@ -48,9 +48,11 @@ WORDS = ("PIX", "PXB", "PHB", "SYS")
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """``sockets``: the GPUs of each NUMA node. ``nvlinks`` between two GPUs, by their numbers, also over switches.
+    """The shape of a node. ``sockets``: the GPUs of each NUMA node. ``nvlinks``: numbers of links between two GPUs, by
+    the GPUs' numbers, also through switches.
 
-    ``near`` is how near the nearest adapters of each GPU are, and how many are as near; None if not known.
+    ``near``: for each GPU the distance of its nearest adapters, and how many adapters are at this distance. Other
+    fields are None if not known.
     """
 
     sockets: tuple[tuple[int, ...], ...]
@@ -69,7 +71,7 @@ class NodeShape:
 
 
 def of_listing(listing: Listing, model: GpuModel | None) -> NodeShape:
-    """Shape of a listing's node; ``model`` is the user's word for its GPUs."""
+    """Shape of a listing's node; ``model`` is the GPU model that the user names."""
     switched = {
         (a, b): min(listing.to_switches.get(a, 0), listing.to_switches.get(b, 0))
         for a, b in combinations(range(listing.gpus), 2)
@@ -82,7 +84,7 @@ def of_listing(listing: Listing, model: GpuModel | None) -> NodeShape:
 
 @lru_cache(maxsize=128)
 def of_topology(text: str) -> NodeShape:
-    """Shape of a topology in NCCL's format. Errors: BadTopology."""
+    """Shape of a topology in NCCL's format. BadTopology if the text is not a topology."""
     topology, root = read(text), ET.fromstring(text)
     devices = dict.fromkeys(pci.get("device", "") for pci in root.iter("pci") if pci.find("gpu") is not None)
     return NodeShape(
@@ -96,7 +98,7 @@ def of_topology(text: str) -> NodeShape:
 
 
 def _links(topology: Topology) -> dict[tuple[int, int], int]:
-    """NVLinks between GPUs as nvidia-smi shows them: over switches as many as both have."""
+    """NVLinks between GPUs as nvidia-smi shows them: through switches, as many as both GPUs have."""
     to_switches = [gpu.count_nvlinks(Target.SWITCH) for gpu in topology.gpus]
     numbers = {gpu.busid: number for number, gpu in enumerate(topology.gpus)}
     direct = Counter[tuple[int, int]]()
@@ -139,7 +141,7 @@ def path_out(element: ET.Element, above: Mapping[ET.Element, ET.Element]) -> lis
 
 
 def nearness(one: list[ET.Element], other: list[ET.Element]) -> int:
-    """How near two devices are, by the elements that contain both."""
+    """Distance of two devices, from the elements that contain both."""
     if one[-1] is not other[-1]:
         return SYS
     common = [element for element in one if any(element is each for each in other)]
@@ -150,7 +152,7 @@ def nearness(one: list[ET.Element], other: list[ET.Element]) -> int:
 
 
 def _cpu(root: ET.Element) -> Cpu | None:
-    """The processor of a listing, which says the same of all CPUs."""
+    """The processor of a listing, in which all CPUs are the same; None if the listing does not say."""
     found = next((cpu for cpu in root.iter("cpu") if cpu.get("arch") is not None), None)
     if found is None:
         return None

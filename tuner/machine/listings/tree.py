@@ -1,8 +1,8 @@
-"""The tree of PCI switches and NUMA nodes that a table of connections leaves open, as NCCL would have found it.
+"""Finds a tree of PCI switches and NUMA nodes that fits a table of connections, as NCCL would have found it.
 
 In NCCL's topology, nvidia-smi's PIX means one PCI switch between two devices, and PXB several; PHB and NODE mean the
-same CPU, SYS another. So devices within PIX of each other are below one <pci>, groups of these within PXB below another
-one, and all that are nearer than SYS, or on one NUMA node, below one <cpu>.
+same CPU, SYS different CPUs. So devices within PIX of each other are below one <pci>, groups of these within PXB below
+another <pci>, and all devices that are nearer than SYS, or on one NUMA node, below one <cpu>.
 """
 
 import re
@@ -33,7 +33,7 @@ MOST_DEVICES = 512
 
 @dataclass(slots=True)
 class Matrix:
-    """One table: ``cells`` by row and column, and for each GPU the CPUs and the NUMA node, where it says them."""
+    """One table: ``cells`` by row and column, and for each GPU the CPUs and the NUMA node, if the table says them."""
 
     devices: tuple[str, ...]
     columns: tuple[str, ...]  # after the devices
@@ -43,32 +43,34 @@ class Matrix:
 
     @property
     def is_peer(self) -> bool:
-        """Whether it is a table of -p2p."""
+        """Whether the table is one of -p2p."""
         return any(cell in PEER for cell in self.cells.values())
 
     @property
     def has_links(self) -> bool:
-        """Whether it shows NVLinks, which -mp does not."""
+        """Whether the table shows NVLinks, which tables of -mp do not."""
         return any(cell.startswith("NV") for cell in self.cells.values())
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """GPU0, GPU1 ... as it names them."""
+        """The table's names of GPUs: GPU0, GPU1 ..."""
         return tuple(name for name in self.devices if re.fullmatch(r"GPU\d+", name))
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """The other devices."""
+        """The names of devices that are not GPUs."""
         return tuple(name for name in self.devices if name not in self.gpus)
 
     def between(self, a: str, b: str) -> str | None:
-        """Connection of two devices; either row may say it."""
+        """Connection of two devices, from the row of either device."""
         return self.cells.get((a, b)) or self.cells.get((b, a))
 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """Everything that a text shows: ``connected`` from -m, then -mp; ``peer`` from -p2p; the names of adapters."""
+    """Everything that a text shows: tables of -m, then of -mp, in ``connected``; tables of -p2p in ``peer``; the names
+    of adapters.
+    """
 
     connected: tuple[Matrix, ...]
     peer: tuple[Matrix, ...]
@@ -76,13 +78,13 @@ class Printed:
 
 
 def is_it(text: str) -> bool:
-    """Whether there is such a table."""
+    """Whether the text has a table of nvidia-smi topo."""
     lines = ESCAPES.sub("", text).splitlines()
     return any(HEADER.match(a) and SECOND_ROW.match(b) for a, b in pairwise(lines))
 
 
 def tables(text: str, where: str) -> Printed:
-    """The tables of a text. BadTopology, with the line, for an incomplete one."""
+    """The tables of a text. BadTopology, with the line, if a table is incomplete."""
     lines = ESCAPES.sub("", text).splitlines()
     found = [
         _matrix(lines, at, where)
@@ -100,7 +102,7 @@ def tables(text: str, where: str) -> Printed:
 
 
 def _distinct(found: Sequence[Matrix]) -> list[Matrix]:
-    """The tables of one node: the first of several nodes, without repetitions."""
+    """The tables of one node, the first if there are several nodes, without repetitions."""
     return [each for at, each in enumerate(found) if each not in found[:at] and each.devices == found[0].devices]
 
 
@@ -148,7 +150,7 @@ def _row(matrix: Matrix, name: str, rest: str, where: str) -> None:
 
 
 def _check_whole(matrix: Matrix, where: str) -> None:
-    """BadTopology if no row shows a pair that includes a GPU."""
+    """Raises BadTopology if no row shows the connection of some pair that includes a GPU."""
     for a in matrix.gpus:
         for b in matrix.devices:
             if a != b and matrix.between(a, b) is None:
@@ -166,7 +168,7 @@ Group = tuple[str, ...]
 
 
 def listing(printed: Printed, file: str) -> Listing:
-    """The node of these tables; the first one says how devices are connected."""
+    """The listing of the node in these tables; the first table says how devices are connected."""
     matrix, notes = printed.connected[0], list[str]()
     near = _nearness(printed.connected)
     numa_of = _numa_nodes(matrix, near, notes)
@@ -195,7 +197,9 @@ def listing(printed: Printed, file: str) -> Listing:
 
 
 def _nearness(tables: Sequence[Matrix]) -> Callable[[str, str], int]:
-    """Distance of two devices over PCIe: 0 is PIX, and beyond NODE is farthest; an NVLink entry does not show it."""
+    """A function for the distance of two devices over PCIe: 0 is PIX, the largest value is beyond NODE. An NVLink entry
+    does not show this distance.
+    """
 
     def near(a: str, b: str) -> int:
         said = [table.between(a, b) for table in tables]
@@ -205,7 +209,7 @@ def _nearness(tables: Sequence[Matrix]) -> Callable[[str, str], int]:
 
 
 def _groups(devices: Iterable[str], joined: Callable[[str, str], bool]) -> list[Group]:
-    """Devices that are joined, also over others; in their order."""
+    """Groups of devices that are joined, directly or through other devices; in the devices' order."""
     groups: list[list[str]] = []
     for name in devices:
         mine = [group for group in groups if any(joined(name, other) for other in group)]
@@ -217,7 +221,7 @@ def _groups(devices: Iterable[str], joined: Callable[[str, str], bool]) -> list[
 
 
 def _numa_nodes(matrix: Matrix, near: Callable[[str, str], int], notes: list[str]) -> dict[str, int]:
-    """The NUMA node of each device: for GPUs as the table says, for others that of the devices near them."""
+    """The NUMA node of each device: for GPUs as the table says, for other devices that of the devices near them."""
     apart = len(NEAR)
 
     def joined(a: str, b: str) -> bool:
@@ -243,7 +247,9 @@ def _numa_nodes(matrix: Matrix, near: Callable[[str, str], int], notes: list[str
 
 
 def _place(cpu: ET.Element, together: Group, near: Callable[[str, str], int], buses: "_Buses") -> None:
-    """Devices within PXB of each other: one switch for those within PIX, and one above where these are several."""
+    """Places devices that are within PXB of each other: one switch for those within PIX, and one switch above if there
+    are several of these.
+    """
     inner = _groups(together, lambda a, b: near(a, b) <= NEAR["PIX"])
     if len(inner) == 1:
         above = cpu if len(together) == 1 else buses.switch(cpu)
@@ -259,7 +265,9 @@ def _place(cpu: ET.Element, together: Group, near: Callable[[str, str], int], bu
 
 
 class _Buses:
-    """Devices with bus ids, which the table does not have: invented, in the order of numbers."""
+    """Adds devices with bus ids, which the table does not have: they are invented, in the order of the devices'
+    numbers.
+    """
 
     def __init__(self, matrix: Matrix, printed: Printed) -> None:
         self._matrix, self._names, self._switches = matrix, printed.names, 0
@@ -284,7 +292,7 @@ class _Buses:
 
 
 def _peer_notes(printed: Printed, numa_of: Mapping[str, int]) -> Iterator[str]:
-    """Notes from the tables of -p2p on GPUs that do not reach each other's memory."""
+    """Yields notes, from the tables of -p2p, on GPUs that do not reach each other's memory."""
     cells = {pair: cell for table in printed.peer for pair, cell in table.cells.items()}
     refused = {pair for pair, cell in cells.items() if cell in REFUSED}
     if refused and refused == set(cells):

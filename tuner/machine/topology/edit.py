@@ -1,4 +1,4 @@
-"""A node with other hardware: its topology XML changed, to be searched again."""
+"""Changes the hardware of a node in its topology XML, which is then searched again."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping
@@ -20,9 +20,10 @@ NVSWITCH_CLASS = "0x068000"
 
 
 def add_switch(root: ET.Element, value: str, change: str) -> None:
-    """Adds a PCI switch: BUSID@PLACE, with a link as fast as the place's; devices are then moved to it.
+    """Adds a PCI switch: BUSID@PLACE, with a link as fast as the place's. Other changes then move devices to the
+    switch.
 
-    BadInput for a bus id that is used or invalid, and if there is no such place.
+    BadInput if the bus id is used or invalid, or if there is no such place.
     """
     for busid, where in devices.placed(change, "ffff:00:01.0"):
         used = {pci.get("busid", "").lower() for pci in root.iter("pci")}
@@ -34,13 +35,13 @@ def add_switch(root: ET.Element, value: str, change: str) -> None:
 
 
 def move_switch(root: ET.Element, value: str, change: str) -> None:
-    """PCI switches that are elsewhere, with all below them: BUSID@PLACE."""
+    """Moves PCI switches, with everything below them: BUSID@PLACE."""
     for busid, where in devices.placed(change, "BUSID"):
         move(root, devices.slot(root, busid, change), where, change)
 
 
 def add_cpu(root: ET.Element, value: str, change: str) -> None:
-    """Adds a NUMA node by its number; its processors are like the first's. BadInput for a number that is used."""
+    """Adds a NUMA node with a number; its processors are like the first node's. BadInput if the number is used."""
     for number in value.split(","):
         used = {cpu.get("numaid") for cpu in root.iter("cpu")}
         first = root.find("cpu")
@@ -52,9 +53,11 @@ def add_cpu(root: ET.Element, value: str, change: str) -> None:
 
 
 def ids(root: ET.Element, value: str, change: str) -> None:
-    """Ids of PCI devices: 1000:c010:1000:a064@BUSID, vendor and device, and those of the subsystem if there are.
+    """Sets the ids of PCI devices: 1000:c010:1000:a064@BUSID, vendor and device, optionally followed by those of the
+    subsystem.
 
-    By them NCCL tells the two levels of one Broadcom switch (ncclTopoFlattenBcmSwitches). BadInput for other forms.
+    From these ids NCCL recognises the two levels of one Broadcom switch (ncclTopoFlattenBcmSwitches). BadInput for
+    other forms.
     """
     for numbers, busid in devices.assigned(change):
         if busid is None or IDS.fullmatch(numbers) is None:
@@ -80,9 +83,10 @@ def _ranks(child: ET.Element, ranks: Mapping[ET.Element, int]) -> Iterator[int]:
 
 
 def nvswitch(root: ET.Element, value: str, change: str) -> None:
-    """Sets the NVLinks from GPUs to NVSwitches, replacing all that they have; the switches are those of other GPUs.
+    """Sets the NVLinks from GPUs to NVSwitches, and removes all other NVLinks of these GPUs; the switches are those of
+    other GPUs.
 
-    BadInput for more than such GPUs have.
+    BadInput for more NVLinks than such GPUs have.
     """
     slots = {f"gpu:{devices.number(gpu, 'dev')}": gpu for pci in root.iter("pci") for gpu in pci.findall("gpu")}
     for links, name in devices.assigned(change):
@@ -106,9 +110,10 @@ def _is_switch(link: ET.Element) -> bool:
 
 
 def link_gpus(root: ET.Element, value: str, change: str) -> None:
-    """The NVLinks between two GPUs, whether or not there were some: N@gpu:0-gpu:1. Links to itself are dropped.
+    """Sets the NVLinks between two GPUs, whether or not there were any: N@gpu:0-gpu:1. Links of a GPU to itself are
+    removed.
 
-    BadInput for other forms, and for no such GPUs.
+    BadInput for other forms, or if there are no such GPUs.
     """
     for links, names in devices.assigned(change):
         here, dash, there = (names or "").partition("-")
@@ -128,7 +133,7 @@ def link_gpus(root: ET.Element, value: str, change: str) -> None:
 
 
 def new_guid(root: ET.Element, value: str, change: str) -> None:
-    """Adapters that get a guid that no other has: NCCL takes those of one guid and port for one."""
+    """Gives adapters a guid that no other adapter has: NCCL treats adapters with the same guid and port as one."""
     for name in value.split(","):
         for net in devices.net_at(root, name, change):
             used = {devices.number(each, "guid") for each in root.iter("net") if each.get("guid") is not None}
@@ -136,14 +141,16 @@ def new_guid(root: ET.Element, value: str, change: str) -> None:
 
 
 def keep(root: ET.Element, value: str, change: str) -> None:
-    """Adapters that NCCL keeps (``keep="1"``): 2.24 to 2.26 drop those with ``coll="1"`` from a file without it."""
+    """Marks adapters with ``keep="1"``, so that NCCL keeps them: 2.24 to 2.26 drop adapters with ``coll="1"`` and
+    without this mark from a file.
+    """
     for name in value.split(","):
         for net in devices.net_at(root, name, change):
             net.set("keep", "1")
 
 
 def sm(root: ET.Element, value: str, change: str) -> None:
-    """The compute capability of GPUs: 90, 90@gpu:3. BadInput for one that no GPU has."""
+    """Sets the compute capability of GPUs: 90, 90@gpu:3. BadInput for a value that no GPU has."""
     valid = ("60", "61", "70", "75", "80", "86", "87", "89", "90", "100", "103", "110", "120", "121")
     for number, name in devices.assigned(change):
         if number not in valid:
@@ -186,12 +193,12 @@ ADD_UP = frozenset(
 
 
 def together(key: str, before: str | None, value: str) -> str:
-    """The value of a change that follows another of the same key: devices by name are changed one by one."""
+    """The value of a change that follows another change with the same key: changes of devices by name are joined."""
     return f"{before},{value}" if before is not None and adds_up(key, value) else value
 
 
 def adds_up(key: str, value: str) -> bool:
-    """Whether a change is made besides another of the same key, not instead of it."""
+    """Whether a change is made in addition to another with the same key, not instead of it."""
     return key in ADD_UP or (key in EDITS and "@" in value)
 
 
@@ -203,7 +210,7 @@ def change(root: ET.Element, key: str, value: str) -> None:
 def edited(topology: str, changes: Mapping[str, str]) -> str:
     """The text of a topology after ``changes``, whose keys are those of :data:`EDITS`.
 
-    Errors: BadInput for a value that this node cannot have; BadTopology.
+    BadInput for a value that this node cannot have. BadTopology if the text is not a topology.
     """
     return _edited(topology, tuple(changes.items()))
 
@@ -219,7 +226,9 @@ def _edited(topology: str, changes: tuple[tuple[str, str], ...]) -> str:
 
 @cache
 def of_gpus(topology: str, numbers: tuple[int, ...]) -> str:
-    """The text of a topology with these of its GPUs alone, by their place in the order of ``dev``, which they keep."""
+    """The text of a topology with only these GPUs, which are given by their place in the order of ``dev`` and keep
+    their ``dev``.
+    """
     root = ET.fromstring(topology)
     devices.only_gpus(root, numbers)
     return to_text(root)
@@ -227,9 +236,10 @@ def of_gpus(topology: str, numbers: tuple[int, ...]) -> str:
 
 @cache
 def with_ports_merged(topology: str, devs: tuple[int, ...], if_all: bool) -> str:
-    """The text of a topology in which two ports of one device, among these adapters by ``dev``, become one adapter.
+    """The text of a topology in which two ports of one device become one adapter; ``devs``: the ``dev`` of the adapters
+    to consider.
 
-    ``if_all``: only where all adapters have equally many ports. Source: ncclIbFindMatchingDev and ncclIbInit,
+    ``if_all``: only if all adapters have equally many ports. Source: ncclIbFindMatchingDev and ncclIbInit,
     src/transport/net_ib.cc, v2.21.5-1 and v2.23.4-1.
     """
     root = ET.fromstring(topology)
@@ -238,15 +248,15 @@ def with_ports_merged(topology: str, devs: tuple[int, ...], if_all: bool) -> str
 
 @cache
 def over_ip(topology: str) -> str:
-    """The text of a topology with the adapters as the IP interfaces that NCCL's sockets see."""
+    """The text of a topology in which adapters are the IP interfaces that NCCL's sockets see."""
     root = ET.fromstring(topology)
     devices.over_ip(root)
     return to_text(root)
 
 
 def each_gpu_once(topology: str) -> str:
-    """The text of a topology whose GPUs are shared by ranks, as libnccl needs it: each <gpu> of a rank is kept once, as
-    NCCL would count the others as ranks of the new communicator.
+    """The text of a topology whose GPUs are shared by ranks, as libnccl needs it: each GPU keeps only one <gpu>,
+    because NCCL would count the others as ranks of the new communicator.
     """
     root = ET.fromstring(topology)
     for pci in root.iter("pci"):

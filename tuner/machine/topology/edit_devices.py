@@ -1,4 +1,4 @@
-"""Changes of a topology's devices and links, addressed by the names that changes use.
+"""Changes a topology's devices and links, which are addressed by the names that changes use.
 
 A GPU is ``gpu:3`` (its ``dev``), an adapter ``mlx5_3`` (its name) or ``net:3``, any PCI device its bus id, and a NUMA
 node ``cpu:1`` (its ``numaid``). ncclTopoAddPci and ncclTopoAddNvLinks (src/graph/topo.cc, v2.28.9-1) say what
@@ -18,7 +18,7 @@ from tuner.machine.topology.records import NvLink, Target
 
 
 def assigned(change: str) -> Iterator[tuple[str, str | None]]:
-    """The values of KEY=VALUE[@DEVICE][,VALUE[@DEVICE]]..., each with its device; None: all devices.
+    """Yields the values of KEY=VALUE[@DEVICE][,VALUE[@DEVICE]]..., each with its device; None: all devices.
 
     BadInput for another form.
     """
@@ -30,7 +30,9 @@ def assigned(change: str) -> Iterator[tuple[str, str | None]]:
 
 
 def placed(change: str, what: str) -> Iterator[tuple[str, str]]:
-    """Devices and the place where each is to go: ``what``@PLACE. BadInput for another form."""
+    """Yields devices, each with the place to which it is to be moved or added: ``what``@PLACE. BadInput for another
+    form.
+    """
     for value, place in assigned(change):
         if place is None:
             raise BadInput(f"{change}: valid: {what}@PLACE, where PLACE is the bus id of a PCI switch, or cpu:0")
@@ -38,12 +40,12 @@ def placed(change: str, what: str) -> Iterator[tuple[str, str]]:
 
 
 def number(element: ET.Element, name: str) -> int:
-    """An attribute that is a whole number, as the reader has already checked."""
+    """The value of an attribute that is a whole number, as the reader has already checked."""
     return int(element.get(name, "0"), 0)
 
 
 def in_order(elements: Iterable[ET.Element]) -> list[ET.Element]:
-    """GPUs or adapters by ``dev``."""
+    """GPUs or adapters in the order of ``dev``."""
     return sorted(elements, key=lambda each: number(each, "dev"))
 
 
@@ -62,14 +64,16 @@ def gpu_at(root: ET.Element, name: str, change: str) -> ET.Element:
 
 
 def all_nets(root: ET.Element, change: str) -> list[ET.Element]:
-    """All adapters by ``dev``; a dump may have an adapter several times. BadInput if there are none."""
+    """All adapters in the order of ``dev``; a dump may have an adapter several times. BadInput if there is no
+    adapter.
+    """
     if found := in_order(root.iter("net")):
         return found
     raise BadInput(f"{change}: this node has no adapters")
 
 
 def net_at(root: ET.Element, name: str, change: str) -> list[ET.Element]:
-    """One adapter, in all its places. BadInput if there is no such adapter."""
+    """The elements of one adapter, in all its places. BadInput if there is no such adapter."""
     every = all_nets(root, change)
     if found := [each for each in every if name in (each.get("name"), f"net:{number(each, 'dev')}")]:
         return found
@@ -90,7 +94,7 @@ def slot(root: ET.Element, name: str, change: str) -> ET.Element:
 
 
 def slot_of_net(root: ET.Element, element: ET.Element, change: str) -> ET.Element:
-    """The <pci> of an adapter. BadInput if it is no PCI device."""
+    """The <pci> of an adapter. BadInput if the adapter is not a PCI device."""
     above = parent(root, parent(root, element))
     if above.tag != "pci":
         raise BadInput(f"{change}: {element.get('name')} is no PCI device; valid: those that are")
@@ -98,7 +102,7 @@ def slot_of_net(root: ET.Element, element: ET.Element, change: str) -> ET.Elemen
 
 
 def place_at(root: ET.Element, name: str, change: str) -> ET.Element:
-    """A PCI switch by its bus id, or a NUMA node: what devices can be put into. BadInput if there is no such place."""
+    """A place for devices: a PCI switch by its bus id, or a NUMA node. BadInput if there is no such place."""
     places = {f"cpu:{cpu.get('numaid')}": cpu for cpu in root.iter("cpu")}
     places |= {pci.get("busid", "").lower(): pci for pci in root.iter("pci") if _is_switch(pci)}
     if name.lower() not in places:
@@ -123,7 +127,9 @@ DECIMAL = expression(r"\d+(\.\d{1,3})?")
 
 
 def nic_gbps(root: ET.Element, value: str, change: str) -> None:
-    """Their speed, 1e9 bits per second. BadInput for no speed, and for no adapter."""
+    """Sets the speed of adapters, 1e9 bits per second. BadInput for an impossible speed, or if there is no such
+    adapter.
+    """
     for gbps, name in assigned(change):
         if not DECIMAL.fullmatch(gbps) or not 0.001 <= float(gbps) <= MOST_GBPS:
             raise BadInput(f"{change}: valid: 0.001 to {MOST_GBPS}, 1e9 bits per second, such as 400 or 400@mlx5_0")
@@ -132,7 +138,9 @@ def nic_gbps(root: ET.Element, value: str, change: str) -> None:
 
 
 def nic_latency_us(root: ET.Element, value: str, change: str) -> None:
-    """The latency that the network reports for them, in microseconds. BadInput for no latency, and for no adapter."""
+    """Sets the latency that the network reports for adapters, in microseconds. BadInput for an impossible latency, or
+    if there is no such adapter.
+    """
     for latency, name in assigned(change):
         if not DECIMAL.fullmatch(latency) or float(latency) > MOST_LATENCY_US:
             raise BadInput(f"{change}: valid: 0 to {MOST_LATENCY_US} microseconds, such as 75 or 75@mlx5_0")
@@ -141,7 +149,7 @@ def nic_latency_us(root: ET.Element, value: str, change: str) -> None:
 
 
 def gpudirect(root: ET.Element, value: str, change: str) -> None:
-    """Whether they, or the GPUs that are named, can do GPUDirect RDMA. BadInput for no such device."""
+    """Sets whether adapters, or GPUs that are named, can do GPUDirect RDMA. BadInput if there is no such device."""
     for switched, name in assigned(change):
         if switched not in SWITCHED:
             raise BadInput(f"{change}: valid: on or off, such as off@mlx5_0 or off@gpu:0")
@@ -164,9 +172,10 @@ def over_ip(root: ET.Element) -> None:
 
 
 def nics(root: ET.Element, value: str, change: str) -> None:
-    """Sets the number of adapters; those that stay are spread evenly over all. NCCL then drops devices that hold none.
+    """Reduces the number of adapters; the ones that stay are spread evenly over all. NCCL then drops devices without
+    adapters.
 
-    BadInput for more than there are.
+    BadInput for more adapters than there are.
     """
     devs = sorted({number(net, "dev") for net in all_nets(root, change)})
     if not value.isdecimal() or not 1 <= int(value) <= len(devs):
@@ -178,11 +187,11 @@ MOST_PORTS = 2  # NCCL_IB_MAX_DEVS_PER_NIC, src/transport/net_ib.cc, v2.20.5-1 t
 
 
 def merge_ports(root: ET.Element, devs: Collection[int], if_all: bool) -> bool:
-    """Merges adapters by ``dev`` that are ports of one device into one with their total speed; returns whether there
-    were any.
+    """Merges adapters that are ports of one device into one with their total speed, among those with ``devs``; returns
+    whether there were any.
 
-    Ports are on one PCI device, or on functions of one. ``if_all``: only where all adapters have equally many ports.
-    All are renumbered from 0.
+    Ports are on one PCI device, or on functions of one. ``if_all``: only if all adapters have equally many ports. All
+    adapters are renumbered from 0.
     """
     parents = {child: parent for parent in root.iter() for child in parent}
     device_of = {net: pci.get("busid", "")[:-1] for pci in root.iter("pci") for net in pci.findall("nic/net")}
@@ -216,9 +225,9 @@ def remove_nic(root: ET.Element, value: str, change: str) -> None:
 
 
 def add_nic(root: ET.Element, value: str, change: str) -> None:
-    """Adds an adapter: NAME@PLACE. It is like the first at that place, else like the first of all.
+    """Adds an adapter: NAME@PLACE. It is like the first adapter at that place, else like the first of all.
 
-    BadInput for a name that is used, and if there is no such place.
+    BadInput if the name is used, or if there is no such place.
     """
     for name, where in placed(change, "NAME"):
         every = all_nets(root, change)
@@ -238,7 +247,7 @@ def add_nic(root: ET.Element, value: str, change: str) -> None:
 
 
 def move_nic(root: ET.Element, value: str, change: str) -> None:
-    """Moves adapters: NAME@PLACE. Whatever shares the PCI device moves with it."""
+    """Moves adapters: NAME@PLACE. Whatever shares the PCI device moves as well."""
     for name, where in placed(change, "NAME"):
         move(root, slot_of_net(root, net_at(root, name, change)[0], change), where, change)
 
@@ -257,7 +266,7 @@ def _chosen(root: ET.Element, name: str | None, change: str) -> list[ET.Element]
 
 
 def _keep(root: ET.Element, devs: Collection[int]) -> None:
-    """Only these, counted from 0."""
+    """Keeps only the adapters with these ``dev``, and renumbers them from 0."""
     kept = list(devs)
     for nic in root.iter("nic"):
         for net in nic.findall("net"):
@@ -273,7 +282,7 @@ OTHERS = ("arm64", "ppc64")
 
 
 def move_gpu(root: ET.Element, value: str, change: str) -> None:
-    """GPUs that are elsewhere: gpu:0@PLACE."""
+    """Moves GPUs: gpu:0@PLACE."""
     for name, where in placed(change, "gpu:0"):
         move(root, gpu_at(root, name, change), where, change)
 
@@ -281,7 +290,7 @@ def move_gpu(root: ET.Element, value: str, change: str) -> None:
 def remove_gpu(root: ET.Element, value: str, change: str) -> None:
     """Removes GPUs, with the NVLinks to them; the others are renumbered from 0, as CUDA numbers them.
 
-    BadInput if none is left, and where ranks share them.
+    BadInput if no GPU is left, or if ranks share GPUs.
     """
     for pci in [gpu_at(root, name, change) for name in dict.fromkeys(value.split(","))]:
         _remove(root, pci)
@@ -297,7 +306,9 @@ def remove_gpu(root: ET.Element, value: str, change: str) -> None:
 
 
 def only_gpus(root: ET.Element, numbers: Sequence[int]) -> None:
-    """The other GPUs, by their place in the order of ``dev``, are gone with the NVLinks to them; no number changes."""
+    """Keeps only GPUs with these places in the order of ``dev``; removes the others with the NVLinks to them. No number
+    changes.
+    """
     kept = [gpu for number, gpu in enumerate(in_order(root.iter("gpu"))) if number in numbers]
     for pci in [each for each in root.iter("pci") if (gpu := each.find("gpu")) is not None and gpu not in kept]:
         _remove(root, pci)
@@ -314,7 +325,7 @@ def _remove(root: ET.Element, pci: ET.Element) -> None:
 def sockets(root: ET.Element, value: str, change: str) -> None:
     """Sets the number of sockets, each of one NUMA node; their devices are distributed in order, as evenly as possible.
 
-    New ones are like the first. BadInput for more than can be filled.
+    New sockets are like the first. BadInput for more sockets than can be filled.
     """
     now = [cpu for cpu in root.findall("cpu") if len(cpu)]
     trees = [child for cpu in now for child in cpu]
@@ -338,7 +349,9 @@ def sockets(root: ET.Element, value: str, change: str) -> None:
 
 
 def cpu(root: ET.Element, value: str, change: str) -> None:
-    """The processors: VENDOR:FAMILY:MODEL of x86 as NCCL counts them, or another architecture. BadInput for others."""
+    """Sets the processors: VENDOR:FAMILY:MODEL of x86 as NCCL counts them, or another architecture. BadInput for
+    others.
+    """
     x86 = X86.fullmatch(value)
     if x86 is None and value not in OTHERS:
         raise BadInput(
@@ -362,7 +375,9 @@ PCIE_LANES = (1, 2, 4, 8, 16)
 
 
 def pcie(root: ET.Element, value: str, change: str) -> None:
-    """Sets generation, and lanes if given, of the PCIe links. BadInput for an impossible link or unknown device."""
+    """Sets the generation and, if given, the lanes of PCIe links. BadInput for an impossible link or an unknown
+    device.
+    """
     for link, name in assigned(change):
         match = re.fullmatch(r"([1-6])(?:x(\d+))?", link)
         if match is None or (match[2] is not None and int(match[2]) not in PCIE_LANES):
@@ -376,10 +391,11 @@ def pcie(root: ET.Element, value: str, change: str) -> None:
 
 
 def nvlinks(root: ET.Element, value: str, change: str) -> None:
-    """Sets the NVLinks of GPUs: spread over the switches, else each neighbour keeps its share; 0 removes them.
+    """Sets the number of NVLinks of GPUs: they are spread over the switches; without switches each neighbour keeps its
+    share. 0 removes them.
 
-    For one GPU (N@gpu:0) both ends change, and between two GPUs (N@gpu:0-gpu:1) no others. BadInput for more than such
-    GPUs have, and for GPUs without NVLinks.
+    For one GPU (N@gpu:0) both ends of its links change; for two GPUs (N@gpu:0-gpu:1) only the links between them.
+    BadInput for more NVLinks than such GPUs have, and for GPUs without NVLinks.
     """
     if not any(gpu.find("nvlink") is not None for gpu in root.iter("gpu")):
         raise BadInput(f"{change}: no GPU of this node has NVLinks; valid: nodes with NVLinks")
@@ -401,7 +417,7 @@ def nvlinks(root: ET.Element, value: str, change: str) -> None:
 
 
 def _count(root: ET.Element, text: str, change: str) -> int:
-    """A number of links that all of the node's GPUs can have."""
+    """The number of links in a text. BadInput if some GPU of the node cannot have so many."""
     most = min(most_nvlinks(number(gpu, "sm")) for gpu in root.iter("gpu"))
     if not text.isdecimal() or int(text) > most:
         raise BadInput(f"{change}: valid: 0 to {most} per GPU, the most that these GPUs have")
@@ -419,7 +435,7 @@ def _gpu(pci: ET.Element) -> ET.Element:
 
 
 def _links(gpu: ET.Element) -> dict[str, int]:
-    """Links by the bus id at their end."""
+    """Numbers of a GPU's NVLinks, by the bus id at their end."""
     return {link.get("target", "").lower(): number(link, "count") for link in gpu.findall("nvlink")}
 
 

@@ -26,7 +26,7 @@ DEFAULT_SPEED_MBPS = 10000  # ncclTopoAddNet: "Some NICs define speed = -1"
 
 
 def read(source: str | Path, where: str = "topology") -> Topology:
-    """The node that a file (a ``Path``) or a text (a ``str``) describes; BadTopology if it describes none.
+    """The node that a file (a ``Path``) or a text (a ``str``) describes. BadTopology if it does not describe a node.
 
     Messages call a text ``where``.
     """
@@ -40,7 +40,9 @@ def read(source: str | Path, where: str = "topology") -> Topology:
 
 
 def of_elements(elements: list[Element], where: str) -> Topology:
-    """The node that a parsed document describes; BadTopology, which calls the document ``where``."""
+    """The node that a parsed document describes. BadTopology if it does not describe a node; messages call the document
+    ``where``.
+    """
     root = elements[0]
     if root.tag != "system":
         root.fail("is not a topology; valid root: <system>")
@@ -123,13 +125,15 @@ def _gpu(element: Element) -> Gpu:
 
 
 def _first_rank(element: Element) -> Element:
-    """The <gpu> of the first rank on the same GPU: NCCL writes one for every rank into the GPU's <pci>."""
+    """The <gpu> of the first rank on the same GPU: NCCL writes a <gpu> for every rank into the GPU's <pci>."""
     beside = element.parent.children if element.parent is not None and element.parent.tag == "pci" else []
     return next((each for each in beside if each.tag == element.tag), element)
 
 
 def _check_whole(element: Element) -> None:
-    """A GPU has one number, whoever uses it; NCCL's MLOPart divides one into several."""
+    """Checks that an element is a whole GPU, with the same number for all its ranks; NCCL's MLOPart divides a GPU into
+    several.
+    """
     if _integer(element, "mlopart", low=-1, default=-1) >= 0:
         element.fail("is a part of a GPU (mlopart); valid: whole GPUs, MLOPart is not emulated")
     first = _first_rank(element)
@@ -139,7 +143,7 @@ def _check_whole(element: Element) -> None:
 
 
 def _gpu_of_rank(ranks: list[Element], gpus: list[Gpu]) -> tuple[int, ...]:
-    """The GPU that each rank is on, in the order of ranks."""
+    """The index of each rank's GPU, in the order of ranks."""
     devs = [gpu.dev for gpu in gpus]
     placed = sorted((_integer(element, "rank"), devs.index(_integer(element, "dev"))) for element in ranks)
     for (rank, _), (after, _) in pairwise(placed):
@@ -219,10 +223,10 @@ _OF_ONE_HOST = expression(r'\s(?:host_hash|guid|rank)="[^"]*"')  # what differs 
 
 
 def hosts_of(file: Path) -> tuple[tuple[str, int], ...]:
-    """The topology of each host in the order of the file, with how many equal ones follow; empty for a file of one
-    host.
+    """The topologies of a file's hosts in order, each with the number of successive equal hosts; empty for a file of
+    one host.
 
-    BadTopology if it cannot be read. Hosts that differ only in hashes, guids and ranks are equal.
+    Hosts that differ only in hashes, guids and ranks are equal. BadTopology if the file cannot be read.
     """
     try:
         data = contents(file, MAX_BYTES)

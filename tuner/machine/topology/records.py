@@ -1,4 +1,4 @@
-"""One node as frozen records, and what NCCL derives from them before its search.
+"""One node as immutable records, and what NCCL derives from them before its search.
 
 Sources are files of ``src/graph`` at v2.28.9-1.
 """
@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 
 
 class Target(Enum):
-    """Kinds of devices that an NVLink leads to."""
+    """Kinds of devices to which an NVLink leads."""
 
     GPU = "GPU"
     CPU = "CPU"
@@ -30,7 +30,9 @@ class NvLink:
 
     @property
     def kind(self) -> Target:
-        """Kind of a link's end by prefix; neither GPU nor CPU means a switch (sic: ncclTopoAddNvLinks, topo.cc)."""
+        """Kind of the device at a link's end, by the prefix of its PCI class. As in NCCL, whatever is neither GPU nor
+        CPU counts as a switch (ncclTopoAddNvLinks, topo.cc).
+        """
         if self.tclass.startswith("0x03"):
             return Target.GPU
         if self.tclass.startswith("0x068001"):
@@ -40,7 +42,7 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """One NUMA node; family and model as NCCL counts them (143, not 23, for AMD's EPYC 7742)."""
+    """One NUMA node; ``family`` and ``model`` are as NCCL counts them (143, not 23, for AMD's EPYC 7742)."""
 
     numaid: int
     arch: str
@@ -68,7 +70,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """One network device as NCCL opens it; ``busid`` is absent for one that is not a PCI device."""
+    """One network device as NCCL opens it; ``busid`` is None if it is not a PCI device."""
 
     dev: int
     name: str
@@ -84,7 +86,7 @@ class Net:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """One node: CPUs in the order of the file, GPUs and network devices by ``dev``."""
+    """One node: CPUs in the order of the file, GPUs and network devices in the order of ``dev``."""
 
     cpus: tuple[Cpu, ...]
     gpus: tuple[Gpu, ...]
@@ -92,18 +94,18 @@ class Topology:
     gpu_of_rank: tuple[int, ...] = ()  # which of the GPUs each local rank of a dump was on; empty: none is shared
 
     def with_nets(self, numbers: Sequence[int]) -> "Topology":
-        """The topology with these of its network devices, by their place in ``nets``."""
+        """The topology with only some of its network devices, given by their place in ``nets``."""
         return replace(self, nets=tuple(self.nets[number] for number in numbers))
 
     def with_gpus(self, numbers: Sequence[int]) -> "Topology":
-        """The topology with these of its GPUs, by their place in ``gpus``, and a rank on each."""
+        """The topology with only some of its GPUs, given by their place in ``gpus``, and one rank on each."""
         return replace(self, gpus=tuple(self.gpus[number] for number in numbers), gpu_of_rank=())
 
     @property
     def cpu(self) -> Cpu:
-        """The CPU whose architecture and vendor NCCL tunes for: the first in the file that the local rank 0 keeps.
+        """The CPU for whose architecture and vendor NCCL tunes: the first in the file that local rank 0 keeps.
 
-        NCCL trims every CPU without a GPU of its own or a network device (ncclTopoTrimXml, xml.cc).
+        Local rank 0 removes every CPU that has neither its GPU nor a network device (ncclTopoTrimXml, xml.cc).
         """
         used = {net.numaid for net in self.nets} | {self.gpus[0].numaid}
         return next(cpu for cpu in self.cpus if cpu.numaid in used)
@@ -115,11 +117,11 @@ class Topology:
 
     @property
     def cpu_vendor(self) -> str | None:
-        """Maker of the processors, where the topology says it."""
+        """Vendor of the processors; None if the topology does not say it."""
         return self.cpu.vendor
 
     def first_gpus(self, count: int) -> tuple[Gpu, ...]:
-        """The GPUs of local ranks 0 to ``count`` - 1, which is their order by ``dev``.
+        """The first ``count`` GPUs in the order of ``dev``, which is the order of local ranks.
 
         BadInput for more than there are.
         """
@@ -128,24 +130,24 @@ class Topology:
         return self.gpus[:count]
 
     def placed(self, ranks: int) -> tuple[int, ...] | None:
-        """The GPU that each of the first ``ranks`` local ranks is on; None for more than there are."""
+        """The index of the GPU of each of the first ``ranks`` local ranks; None for more ranks than there are."""
         all_ranks = self.gpu_of_rank or tuple(range(len(self.gpus)))
         return all_ranks[:ranks] if ranks <= len(all_ranks) else None
 
     def compute_capabilities(self, count: int) -> tuple[int, ...]:
-        """``sm`` of the first ``count`` GPUs: 80, 90, 100 ..."""
+        """Compute capabilities (``sm``) of the first ``count`` GPUs: 80, 90, 100 ..."""
         return tuple(gpu.sm for gpu in self.first_gpus(count))
 
     def has_nvswitch(self, count: int) -> bool:
-        """Whether NCCL sees an NVSwitch from the first ``count`` GPUs; all of a node's are one to it."""
+        """Whether NCCL sees an NVSwitch from the first ``count`` GPUs; NCCL treats all NVSwitches of a node as one."""
         return any(gpu.count_nvlinks(Target.SWITCH) for gpu in self.first_gpus(count))
 
     def all_direct_nvlink(self, count: int) -> bool:
-        """Whether each of the first ``count`` GPUs reaches each other over NVLink without passing a GPU."""
+        """Whether every two of the first ``count`` GPUs reach each other over NVLink without passing another GPU."""
         return all(_linked(a, b) for a, b in combinations(self.first_gpus(count), 2))
 
     def any_direct_nvlink(self, count: int) -> bool:
-        """Whether some of the first ``count`` GPUs reach each other over NVLink without passing a GPU."""
+        """Whether at least two of the first ``count`` GPUs reach each other over NVLink without passing another GPU."""
         return any(_linked(a, b) for a, b in combinations(self.first_gpus(count), 2))
 
     def gpu_direct(self, count: int) -> bool | None:
@@ -157,7 +159,7 @@ class Topology:
 
     @property
     def nvswitches(self) -> int:
-        """Number of distinct NVSwitch addresses; 1 where the switches are invisible to the host (B200, most VMs)."""
+        """Number of distinct NVSwitch addresses; 1 if the switches are invisible to the host (B200, most VMs)."""
         return len({link.target for gpu in self.gpus for link in gpu.nvlinks if link.kind is Target.SWITCH})
 
 

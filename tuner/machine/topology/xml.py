@@ -1,6 +1,4 @@
-"""Parses an untrusted XML file into a small tree whose elements know their line; an error is one line that says what is
-wrong.
-"""
+"""Parses an untrusted XML file into a small tree whose elements know their line; error messages are one line."""
 
 import xml.etree.ElementTree as ET
 import xml.parsers.expat as expat
@@ -30,7 +28,7 @@ class Element:
     text: str = ""  # what is in it besides elements
 
     def fail(self, problem: str) -> NoReturn:
-        """Raises BadTopology with the place of the element."""
+        """Raises BadTopology with the file, line and tag of the element."""
         raise BadTopology(f"{self.where}:{self.line}: <{self.tag}> {problem}")
 
     @overload
@@ -48,14 +46,14 @@ class Element:
         return [child for child in self.children if child.tag == tag]
 
     def iter(self, tag: str) -> Iterator["Element"]:
-        """The elements with that tag in the order of the document, this one among them."""
+        """Yields the elements with that tag in the order of the document, including this element."""
         if self.tag == tag:
             yield self
         for child in self.children:
             yield from child.iter(tag)
 
     def find(self, path: str) -> "Element | None":
-        """The first child with that tag; ``*`` is any."""
+        """The first child with that tag, any child for ``*``; None without one."""
         return next((child for child in self.children if path in ("*", child.tag)), None)
 
     def ancestor(self, tag: str) -> "Element | None":
@@ -69,7 +67,7 @@ class Element:
 def parse(data: bytes, where: str, by_nccl: bool = True) -> list[Element]:
     """The elements of a document in the order of their start; the first is the root. Errors call it ``where``.
 
-    ``by_nccl``: only what NCCL's own parser reads. BadTopology for what is not XML, or too much of it.
+    ``by_nccl``: refuse what NCCL's own parser does not read. BadTopology if the data are not XML, or too large.
     """
     if len(data) > MAX_BYTES:
         raise BadTopology(f"{where}: {len(data)} bytes are no topology of one node; valid: up to {MAX_BYTES}")
@@ -117,5 +115,5 @@ def parse(data: bytes, where: str, by_nccl: bool = True) -> list[Element]:
 
 
 def to_text(root: ET.Element) -> str:
-    """Text as NCCL's parser reads it: no declaration, no space before "/>"."""
+    """The tree as text that NCCL's parser reads: without a declaration, and without a space before "/>"."""
     return ET.tostring(root, encoding="unicode").replace(" />", "/>") + "\n"
