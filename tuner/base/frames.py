@@ -73,7 +73,9 @@ class Framed(ABC):
 
     @abstractmethod
     def columns(self) -> dict[str, Column]:
-        """The columns by name, each with one dimension, all with the same length."""
+        """The columns by name: arrays of one dimension and the same length, with units such as us or bytes in their
+        names.
+        """
 
     def rows(self) -> list[tuple[Any, ...]]:
         """The rows of :meth:`columns` as Python's values, NCCL's names as text; None if a value is missing."""

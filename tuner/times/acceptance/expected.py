@@ -474,7 +474,7 @@ def by_public_runs(
 
 
 def nothing(count: int) -> Expected:
-    """Expects nothing of any size: NaN throughout."""
+    """Expectation without a time for any size: NaN throughout."""
     nan, none = np.full(count, np.nan), np.zeros(count, np.bool_)
     return Expected(nan, nan, None, none, (Whose.nothing,) * count, nan, nan, nan, nan, ~none)
 

@@ -35,9 +35,9 @@ class RunVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Facts of a judgement that its record holds in other forms: wrong results, files that end within a row, losses,
-    logs, NVLinks that differ from the calibration's, by calls in words the remaining causes of a loss, and sizes that
-    the links alone fail.
+    """Facts of a judgement that :class:`Acceptance` does not have in this form: wrong results, files that end within a
+    row, losses, logs, NVLinks that differ from the calibration's, the remaining causes of a loss by calls in words, and
+    sizes that fail because of the links alone.
     """
 
     wrong: tuple["WrongResults", ...]
