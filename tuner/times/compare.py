@@ -26,8 +26,8 @@ NOTHING = Samples(0.0, 0.0, inf)  # what the logarithm of a ratio is compared wi
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """By how much something is faster: the logarithm of the ratio of times, ``estimate``, and its 95 % interval from
-    ``low`` to ``high``; ``p`` is the chance (one-sided, Student's t) of seeing at least this where there is no gain.
+    """By how much something is faster: ``estimate``, the logarithm of the ratio of times, and its 95 % interval from
+    ``low`` to ``high``. ``p`` is the chance (one-sided, Student's t) of seeing at least this without a real gain.
 
     If there are too few units to know the noise, the interval is infinite and ``p`` is 1.
     """
@@ -39,17 +39,17 @@ class Verdict:
 
     @property
     def gain(self) -> float:
-        """Time of the slower over that of the faster, minus 1: a share of 1, negative for a loss."""
+        """Time before over time after, minus 1: a share of 1, negative for a loss."""
         return expm1(self.estimate)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the gain, shares of 1."""
+        """The 95 % interval of the gain, as shares of 1."""
         return float(np.expm1(self.low)), float(np.expm1(self.high))
 
     @property
     def half_width(self) -> float:
-        """Half of the interval, a logarithm."""
+        """Half of the interval of ``estimate``, a logarithm."""
         return (self.high - self.low) / 2
 
     @property
@@ -65,7 +65,7 @@ class Verdict:
 def compare(before: Samples, after: Samples, comparisons: float = 1) -> Verdict:
     """By how much ``after`` is faster; the interval covers 95 % for all ``comparisons`` together.
 
-    Both are assumed to have the same noise; its degrees of freedom are the lower of the two.
+    The degrees of freedom of the difference are the lower of both.
     """
     estimate, error = before.log_us - after.log_us, sqrt(before.error**2 + after.error**2)
     if not isfinite(error):
@@ -78,8 +78,8 @@ def compare(before: Samples, after: Samples, comparisons: float = 1) -> Verdict:
 
 
 def paired(log_gains: NDArray[np.float64], rounding: float = 0.0) -> Verdict:
-    """Comparison of two sides that were measured in the same units, by natural logarithms of their ratios,
-    pure numbers, [unit].
+    """Compares two sides that were measured in the same units. ``log_gains``: natural logarithms of the ratios of their
+    times, numbers [unit].
 
     A unit that does not count is NaN; ``rounding`` is the variance that the timer's resolution adds.
     """
@@ -91,9 +91,9 @@ def paired(log_gains: NDArray[np.float64], rounding: float = 0.0) -> Verdict:
 
 
 def holm(chances: Sequence[float]) -> list[float]:
-    """The chances of seeing this much without a gain, corrected for all of them together by Holm's method.
+    """Corrects the chances of seeing this much without a gain, for all comparisons together, by Holm's method.
 
-    Of forty tables without any real gain, one is then expected to keep a row.
+    With corrected chances, one of forty tables without any real gain is expected to keep a row.
     """
     order = sorted(range(len(chances)), key=lambda index: chances[index])
     corrected, least = [0.0] * len(chances), 0.0
@@ -103,19 +103,21 @@ def holm(chances: Sequence[float]) -> list[float]:
 
 
 def too_small(gain: float) -> str | None:
-    """The reason against a row with this gain, a share of 1; None if it is large enough, noise aside."""
+    """The reason against a row with this gain, a share of 1; None if the gain is large enough, apart from noise."""
     return None if gain > LEAST_GAIN else f"gains {100 * gain:.1f} %, not more than {100 * LEAST_GAIN:.0f} %"
 
 
 def unsure(chance: float) -> str | None:
-    """The reason against a row whose gain is chance with this probability; None if it gains beyond the noise."""
+    """The reason against a row whose gain is due to chance with this probability; None if the gain is beyond the
+    noise.
+    """
     return None if chance <= ERROR else f"probability of improvement {1 - chance:.3f}, below {SURE}"
 
 
 def decided(rows: Iterable[tuple[str | None, float, float]]) -> Iterator[tuple[float, str | None]]:
-    """Decides the rows of one table together. Each has a reason against it, if any, its gain (a share of 1) and the
-    chance of seeing that without a gain. Yields each row's corrected chance and the reason why it is dropped, None if
-    it stays.
+    """Decides the rows of one table together. Each row has a reason against it (or None), its gain (a share of 1), and
+    the chance of seeing that without a real gain. Yields each row's corrected chance and the reason why the row is
+    dropped, None if it stays.
     """
     all_rows = list(rows)
     for (why_not, gain, _), chance in zip(all_rows, holm([chance for _, _, chance in all_rows]), strict=True):
@@ -142,7 +144,7 @@ def crossing(lead: Callable[[int], float], low: int, high: int) -> int | None:
 
 
 def straight(low: tuple[int, float], high: tuple[int, float]) -> Callable[[int], float]:
-    """The value at a size, linear in the size's logarithm between (size, value) at both ends."""
+    """A function for the value at a size: linear in the size's logarithm between (size, value) at both ends."""
     (low_bytes, at_low), (high_bytes, at_high) = low, high
     steep = (at_high - at_low) / log(high_bytes / low_bytes)
     return lambda size: at_low + steep * log(size / low_bytes)

@@ -30,11 +30,12 @@ from tuner.times.statistics import (
 
 @dataclass(eq=False)
 class Evidence:
-    """One size: ``log_us`` are logarithms of the blocks' medians, [unit][column], NaN where no block counts.
+    """Times of one size: ``log_us`` are logarithms of the blocks' medians in us, [unit][column], NaN if no block
+    counts.
 
-    A unit is a round; with ``by_process``, a process, whose times are the medians of its rounds. Columns are what was
-    requested, None for NCCL's own choice; ``executed`` is what ran. ``rounds`` and ``processes`` count them.
-    ``correlation`` is between neighbouring processes, and ``step_us`` is the timer's resolution, us.
+    A unit is a round or, with ``by_process``, a process, whose times are medians over its rounds. Columns are what was
+    requested, None for NCCL's own choice; ``executed`` is what NCCL's own choice ran. ``rounds`` and ``processes`` are
+    their numbers. ``correlation`` is between neighbouring processes, and ``step_us`` is the timer's resolution, us.
     """
 
     columns: tuple[Combination | None, ...]
@@ -60,13 +61,15 @@ class Evidence:
 
     @cached_property
     def _correlated(self) -> tuple[float, float]:
-        """For this many processes: the factor on a mean's variance, and the share of its degrees of freedom left."""
+        """For this number of processes: the factor on a mean's variance, and the share of its degrees of freedom that
+        is left.
+        """
         factor, freedom = of_correlated(len(self.log_us), self.correlation)
         return factor, freedom / max(1, len(self.log_us) - 1)
 
     @property
     def _typical_variance(self) -> float:
-        """The variance of a typical logarithm over that of a mean of as many independent ones."""
+        """The variance of a typical logarithm over the variance of a mean of as many independent logarithms."""
         return self._correlated[0] if self.by_process else MEDIAN_VARIANCE
 
     def _rounding(self, index: int) -> float:
@@ -143,7 +146,9 @@ def _common(log_us: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Median by column of [row][column] without NaN, NaN where there is nothing else: np.nanmedian is slow."""
+    """Medians by column of an array [row][column], ignoring NaN, and NaN if there is nothing else: np.nanmedian is
+    slow.
+    """
     ordered, counts = np.sort(values, axis=0), np.isfinite(values).sum(axis=0)  # NaN last
     columns = np.arange(values.shape[1])
     found: NDArray[np.float64] = (ordered[np.maximum(counts - 1, 0) // 2, columns] + ordered[counts // 2, columns]) / 2
@@ -151,7 +156,9 @@ def _medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def collect(blocks: Iterable[SampleBlock]) -> dict[Point, Evidence]:
-    """The evidence by point, in order, without blocks that ran something else, had wrong results, or used a table."""
+    """The evidence by point, in order, without blocks that did not run what was requested, had wrong results, or used a
+    table.
+    """
     by_point: dict[Point, list[SampleBlock]] = {}
     for block in blocks:
         if block.counts and block.table is None:
@@ -254,7 +261,7 @@ def _mean(parts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def by_size(by_point: Mapping[Point, Evidence]) -> dict[tuple[Collective, int], Evidence]:
-    """(collective, bytes) -> evidence of all kinds of calls."""
+    """The evidence of all kinds of calls together, by collective and bytes."""
     sizes: dict[tuple[Collective, int], list[Evidence]] = {}
     for point, evidence in by_point.items():
         sizes.setdefault((point.collective, point.bytes), []).append(evidence)

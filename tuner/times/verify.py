@@ -1,4 +1,4 @@
-"""Is NCCL's pick the fastest? Judges files of measurements: regrets, crossovers, and the model's errors."""
+"""Is NCCL's pick the fastest? Judges files of measurements: computes regrets, crossovers, and the model's errors."""
 
 import csv
 from bisect import bisect_right
@@ -128,7 +128,7 @@ class Skipped:
 
 
 def judged(point: Point, evidence: Evidence, model: EmulatedModel | None) -> RoundsPick | Skipped:
-    """NCCL's pick, as it was executed or else as it is emulated, against everything else measured at this point."""
+    """Judges NCCL's pick, as executed or else as emulated, against everything else that was measured at this point."""
     emulated = model.pick(point) if model is not None else None
     pick = evidence.executed or emulated
     if pick is None:
@@ -199,7 +199,7 @@ def model_error(collective: Collective, algo_proto: AlgoProto, times_us: NDArray
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Between two measured sizes the best changes; ``at_bytes`` is where their measured times cross."""
+    """A change of the best choice between two measured sizes; ``at_bytes`` is where the measured times cross."""
 
     collective: Collective
     before: Combination = field(metadata=json_form(convert=str))
@@ -210,7 +210,7 @@ class Crossover:
 
 
 def lead(evidence: Evidence, before: Combination | None, after: Combination | None) -> float:
-    """By how much ``before`` is ahead of ``after``, a logarithm; NaN where either was not measured."""
+    """By how much ``before`` is faster than ``after``, a logarithm; NaN if either was not measured."""
     measured = before in evidence.columns and after in evidence.columns
     return evidence.level(after) - evidence.level(before) if measured else float("nan")
 
@@ -317,7 +317,7 @@ class JudgedFile:
         """Totals over the calls of a histogram. Times of other sizes are interpolated between measured ones, linear in
         logarithms of both.
 
-        BadMeasurement for a size outside of those measured.
+        BadMeasurement for a size outside of the measured sizes.
         """
         pick_us = best_us = 0.0
         for (collective, size), count in histogram.items():
@@ -337,7 +337,9 @@ class JudgedFile:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """All calls of a histogram, by NCCL's picks and by the best; ``regret`` is the first over the second, minus 1."""
+    """Total times of all calls of a histogram: with NCCL's picks, and with the best choices. ``regret`` is the first
+    over the second, minus 1.
+    """
 
     calls: float
     pick_us: float
@@ -400,7 +402,7 @@ Histogram = Mapping[tuple[Collective, int], float]  # calls by collective and nB
 
 @dataclass(frozen=True, slots=True)
 class ModelChanges:
-    """``bytes`` are the sizes at which the emulated pick changes."""
+    """The sizes (``bytes``) at which the emulated pick changes, for a collective."""
 
     collective: Collective
     bytes: tuple[int, ...]
@@ -447,7 +449,7 @@ class Verification(Framed):
     """Answer of :func:`verify`: ``regret_mean`` over all sizes at which something besides NCCL's pick was measured, and
     its part beyond the noise; None without such sizes.
 
-    As a frame it has a row for each of ``sizes``.
+    As a data frame it has one row per element of ``sizes``.
     """
 
     regret_mean: float | None
@@ -462,11 +464,11 @@ class Verification(Framed):
 
 
 def verify(files: Files, *, histogram: str | PathLike[str] | Histogram | None = None) -> Verification:
-    """NCCL's pick against the measured best, for files that ``nccl-tuner measure`` or nccl-tests wrote.
+    """Judges NCCL's pick against the measured best, for files that ``nccl-tuner measure`` or nccl-tests wrote.
 
     ``histogram`` says how often which size is called: {(collective, nBytes): calls}, or a CSV of
-    collective,bytes,count; each file then has the total over these calls. Errors: CannotBeJudged for a file in which
-    nothing can be judged; BadMeasurement for calls outside of the measured sizes.
+    collective,bytes,count; each file then has the total over these calls. CannotBeJudged for a file in which nothing
+    can be judged. BadMeasurement for calls outside of the measured sizes.
     """
     given = paths(files)
     compared = [judge_file(path) for path in given]
@@ -482,7 +484,9 @@ def verify(files: Files, *, histogram: str | PathLike[str] | Histogram | None = 
 
 
 def read_histogram(path: Path) -> dict[tuple[Collective, int], float]:
-    """A CSV of collective,bytes,count, with or without that line; sizes as in 64K. BadMeasurement names the line."""
+    """Reads a CSV of collective,bytes,count, with or without this line as its header; sizes as in 64K. BadMeasurement
+    names the line.
+    """
     histogram: dict[tuple[Collective, int], float] = {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -524,9 +528,9 @@ Row = tuple[int, float, float, float, float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """Arrays over ``bytes``, ascending, [size]; times in us: typical, and its 95 % interval.
+    """Times of one combination over ``bytes``, ascending; arrays [size]: the typical time in us, and its 95 % interval.
 
-    ``predicted_us`` is NaN where the model has no time: it only has times for NCCL's own channels.
+    ``predicted_us`` is NaN if the model has no time: it only has times for NCCL's own channels.
     """
 
     combination: Combination

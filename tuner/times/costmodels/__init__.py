@@ -1,1 +1,1 @@
-"""Textbook formulas of collectives: no NCCL in them."""
+"""Textbook formulas for times of collectives, without anything specific to NCCL."""

@@ -26,9 +26,9 @@ USUAL: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overheads:
-    """``software_us``: overhead of a call (library, driver, launch); ``protocol`` (headers, checksums, repeats) and
-    ``contention`` (other traffic): the shares of beta that these take; ``copy_gbs``: bandwidth of a copy to where the
-    adapter reads; ``straggler``: how much longer the slowest rank takes, as a share of the time.
+    """Overheads of a call. ``software_us``: library, driver and launch. ``protocol`` (headers, checksums, repeats) and
+    ``contention`` (other traffic): shares of beta that these take. ``copy_gbs``: bandwidth of a copy to the memory from
+    which the adapter reads. ``straggler``: how much longer the slowest rank takes, as a share of the time.
     """
 
     software_us: Array
@@ -40,7 +40,7 @@ class Overheads:
     def parts_us(self, nbytes: ArrayLike, cost_on: Callable[[Callable[[Level], Level]], Linear]) -> dict[str, Array]:
         """The model's time and what each overhead adds to it, in order; their sum is the time.
 
-        ``cost_on`` is the model with its levels changed.
+        ``cost_on`` returns the model with its levels changed by a function.
         """
         model, protocol, loaded = (
             cost_on(partial(_with_share, share)).time_us(nbytes)
@@ -87,8 +87,9 @@ def copy_us(nbytes: ArrayLike, copy_gbs: ArrayLike) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogGP:
-    """``latency_us`` L of the wire, ``overhead_us`` o of each processor, ``gap_us`` g between two messages, and
-    ``gbs``, one over the gap G per byte."""
+    """The parameters of LogGP: ``latency_us`` L of the wire, ``overhead_us`` o of each processor, ``gap_us`` g between
+    two messages, and ``gbs``, one over the gap G per byte.
+    """
 
     latency_us: Array
     overhead_us: Array
@@ -97,7 +98,7 @@ class LogGP:
 
     @property
     def level(self) -> Level:
-        """Alpha and beta of steps that wait for each other: alpha is L + 2 o, or g where that is longer."""
+        """Alpha and beta of steps that wait for each other: alpha is L + 2 o, or g if that is longer."""
         return level(np.maximum(self.latency_us + 2 * self.overhead_us, self.gap_us), self.gbs)
 
     def stream_us(self, messages: ArrayLike, nbytes: ArrayLike) -> Array:
@@ -109,7 +110,7 @@ class LogGP:
 
 
 def loggp(latency_us: ArrayLike, overhead_us: ArrayLike, gap_us: ArrayLike, gbs: ArrayLike) -> LogGP:
-    """The parameters of LogGP. BadInput for times or a gap below 0, or a bandwidth that is not above 0."""
+    """Makes parameters of LogGP. BadInput for times or a gap below 0, or a bandwidth that is not above 0."""
     return LogGP(
         not_negative("latency_us", latency_us),
         not_negative("overhead_us", overhead_us),
@@ -120,7 +121,9 @@ def loggp(latency_us: ArrayLike, overhead_us: ArrayLike, gap_us: ArrayLike, gbs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phase:
-    """One phase of a sequence: ``operation`` over ``ranks`` of one level, with the share ``part`` of the bytes."""
+    """One phase of a sequence: ``operation`` over ``ranks`` ranks of one level, with the share ``part`` of the
+    bytes.
+    """
 
     name: str
     operation: CostOperation
@@ -202,7 +205,9 @@ Levels = tuple[Level | None, Level | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """``parts_us`` are the model and what each overhead adds, their sum the time; ``latency_us`` is the model's."""
+    """A predicted time. ``parts_us`` are the model's time and what each overhead adds; their sum is the time.
+    ``latency_us`` is the model's latency.
+    """
 
     time_us: Array
     busbw_gbs: Array
@@ -219,7 +224,9 @@ def names(operation: CostOperation) -> list[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostSystem:
-    """``nodes`` with ``gpus_per_node`` each (their shapes broadcast), and the ``levels`` inside and between them."""
+    """A system of ``nodes`` nodes with ``gpus_per_node`` GPUs each (their shapes broadcast), and the ``levels`` inside
+    and between nodes.
+    """
 
     gpus_per_node: ArrayLike
     nodes: ArrayLike
@@ -233,7 +240,9 @@ def predict(
     system: CostSystem,
     overheads: Overheads,
 ) -> Prediction:
-    """Predicts a time on levels inside and between nodes. BadInput if one is missing, or the ranks do not fit."""
+    """Predicts a time on levels inside and between nodes. BadInput if a needed level is missing, or the ranks do not
+    fit.
+    """
 
     gpus_per_node, nodes, levels = system.gpus_per_node, system.nodes, system.levels
 

@@ -1,6 +1,6 @@
 """The alpha-beta model: a collective takes a number of steps of alpha each, and moves a share of its size at beta.
 
-Everything is linear in the size, so the size at which two algorithms are equally fast is computed, not searched for.
+All times are linear in the size, so the size at which two algorithms are equally fast is computed, not searched for.
 
 Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
@@ -68,7 +68,7 @@ class Terms:
         return transfer
 
     def on(self, level: Level) -> Linear:
-        """Time on a network, as a line over the size."""
+        """The time on a network, as a linear function of the size."""
         return Linear(self.latency_us(level), self.share / (1000 * level.beta_gbs))
 
 
@@ -148,7 +148,7 @@ def terms(operation: CostOperation, algorithm: str, ranks: ArrayLike) -> Terms:
 
 
 def crossover_bytes(one: Linear, other: Linear) -> Array:
-    """The size in bytes above 0 at which both take equally long; NaN if there is none."""
+    """The size in bytes above 0 at which both take equally long; NaN if there is no such size."""
     fixed_us, us_per_byte = other.fixed_us - one.fixed_us, one.us_per_byte - other.us_per_byte
     alike = np.abs(us_per_byte) <= _ROUNDING * np.maximum(one.us_per_byte, other.us_per_byte)
     together = np.abs(fixed_us) <= _ROUNDING * np.maximum(one.fixed_us, other.fixed_us)
@@ -158,7 +158,9 @@ def crossover_bytes(one: Linear, other: Linear) -> Array:
 
 
 def fastest(costs: Mapping[str, Linear]) -> list[tuple[float, str]]:
-    """The fastest algorithms by ranges of sizes from 0 bytes up; of equally fast ones the first named. Scalars only."""
+    """The fastest algorithms, each with the size from which on it is fastest; of equally fast algorithms the first.
+    Scalars only.
+    """
     order = {name: place for place, name in enumerate(costs)}
     name = min(costs, key=lambda each: (costs[each].fixed_us, costs[each].us_per_byte, order[each]))
     steps = [(0.0, name)]

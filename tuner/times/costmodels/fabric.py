@@ -36,7 +36,7 @@ def _parts_ms(parts_us: Mapping[str, float]) -> str:
 class Projected:
     """The time of an AllReduce, and its parts by the links that it passes.
 
-    With a measured time: how much of it the model explains, and the adapter's bandwidth that it implies.
+    With a measured time also how much of it the model explains, and the adapter's bandwidth that it implies.
     """
 
     bytes: int = field(metadata=column("size", text=named_bytes))
@@ -64,7 +64,7 @@ class ProjectedTable:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """A node; bandwidths in GB/s in one direction. ``nic_share`` is the share of the adapters' bandwidth that is
+    """A node, with bandwidths in GB/s in one direction. ``nic_share`` is the share of the adapters' bandwidth that is
     reached.
     """
 
@@ -93,8 +93,8 @@ class Fabric:
 
         ``direct`` is reduce-scatter in the node, AllReduce between nodes, allgather in the node: equations 4 and 5, and
         10 on one node. ``pcie`` adds copies to the host and back in both phases: equation 6. ``host`` moves the whole
-        size through host memory, step by step: equation 1, and 7 on one node. BadInput for more ranks than tiles, or
-        another path.
+        size through host memory, step by step: equation 1, and 7 on one node. BadInput for more ranks than tiles, or an
+        unknown path.
         """
         z, q, r = positive("bytes", nbytes), whole("nodes", nodes), whole("ranks_per_node", ranks_per_node)
         whole("ranks in all", q * r, least=2)
@@ -119,7 +119,7 @@ class Fabric:
         path: str = "direct",
         one_tile_per_gpu: bool = False,
     ) -> Array:
-        """The sum of :meth:`parts_us`."""
+        """The time of an AllReduce, us: the sum of :meth:`parts_us`."""
         time: Array = sum(
             self.parts_us(nbytes, nodes, ranks_per_node, path, one_tile_per_gpu).values(), start=np.asarray(0.0)
         )
@@ -128,7 +128,9 @@ class Fabric:
     def effective_nic_gbs(
         self, measured_us: ArrayLike, nbytes: ArrayLike, nodes: ArrayLike, ranks_per_node: ArrayLike
     ) -> Array:
-        """The rate of each adapter in one direction, without ``nic_share``, if nothing else had taken time, GB/s."""
+        """The rate in GB/s that each adapter would have in one direction if nothing else had taken time; without
+        ``nic_share``.
+        """
         q, adapters = whole("nodes", nodes, least=2), self._adapters(whole("ranks_per_node", ranks_per_node))
         crossing = 2 * positive("bytes", nbytes) * (q - 1) / q
         gbs: Array = crossing / adapters / positive("measured_us", measured_us) / 1000
@@ -137,7 +139,9 @@ class Fabric:
     def projected(
         self, run: tuple[int, int, int], path: str, one_tile_per_gpu: bool, measured_ms: float | None
     ) -> Projected:
-        """The projected AllReduce of ``run``: bytes, nodes and ranks per node; against a measured time, if given."""
+        """Projects the AllReduce of ``run``: bytes, nodes and ranks per node. Compares it with a measured time, if
+        given.
+        """
         nbytes, nodes, ranks_per_node = run
         parts_us = {name: float(us) for name, us in self.parts_us(*run, path, one_tile_per_gpu).items()}
         time_us = float(self.time_us(*run, path, one_tile_per_gpu))
@@ -165,7 +169,7 @@ class Fabric:
         return time
 
     def _adapters(self, r: Array) -> Array:
-        """How many adapters the ranks of a node use: one each, as long as there are enough."""
+        """How many adapters the ranks of a node use: one per rank, as long as there are enough."""
         return np.minimum(r, self.nics_per_node)
 
     def _host(self, z: Array, q: Array, r: Array) -> dict[str, Array]:
@@ -183,7 +187,7 @@ FILE = ReaderBounds("a fabric", file_bytes=1 << 20)
 
 
 def read(name: str) -> Mapping[str, Any]:
-    """A fabric's file: a name of ``tables/fabrics``, or a path that ends with .toml; BadInput for others."""
+    """Reads a fabric's file: a name in ``tables/fabrics``, or a path that ends with .toml. BadInput for others."""
     folder = files("tuner.tables") / "fabrics"
     own = sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
     try:
@@ -250,7 +254,9 @@ def _profile(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def fabric(table: Mapping[str, Any], profile: str, **other: float | None) -> Fabric:
-    """A profile of a file, with some values replaced by ``other`` ones. BadInput names what is wrong or missing."""
+    """The fabric of a profile in a file, with some values replaced by ``other`` ones. BadInput names what is wrong or
+    missing.
+    """
     values = _profile(table, profile)
     values = {**table, **(_profile(table, values["parent"]) if "parent" in values else {}), **values}
     values.update({name: value for name, value in other.items() if value is not None})

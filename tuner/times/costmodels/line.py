@@ -1,4 +1,4 @@
-"""Latency and bandwidth from times over sizes: a line, fitted so that every size has a weight by its relative error."""
+"""Fits latency and bandwidth to times over sizes: a line, with relative errors, so that small sizes count as well."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -20,7 +20,7 @@ _BOUNDS = (-30.0, 30.0)  # of logarithms, far from any latency and bandwidth
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineFit:
-    """``fixed_us + bytes / (1000 * gbs)``, both with their standard deviation.
+    """A fitted line ``fixed_us + bytes / (1000 * gbs)``; both numbers with their standard deviation.
 
     ``r2`` refers to logarithms of times, with outliers weighted as in the fit; ``error`` is fitted over measured time
     minus 1, also for sizes that were not used, [size].
@@ -41,9 +41,10 @@ class LineFit:
 def fit(
     nbytes: ArrayLike, times_us: ArrayLike, deviation: ArrayLike = 0.01, used: NDArray[np.bool_] | None = None
 ) -> LineFit:
-    """A line through ``times_us`` over ``nbytes``, both [size]; ``deviation`` is of the logarithms of the times.
+    """Fits a line through ``times_us`` over ``nbytes``, both [size]; ``deviation`` is the deviation of the times'
+    logarithms.
 
-    Only sizes that are ``used`` (true or false, [size]) count. BadInput for fewer than three of them.
+    Only sizes that are ``used`` (true or false, [size]) count. BadInput for fewer than three such sizes.
     """
     from scipy.optimize import least_squares  # slow to load
 
@@ -99,7 +100,8 @@ def repeated(values: Sequence[float]) -> Repeated:
 
 
 def deviations(jacobian: Array) -> Array:
-    """Deviation of each constant, [constant], from a ``jacobian``, numbers, [call][constant]: all are fitted together.
+    """Deviation of each constant, [constant], if all are fitted together, from a ``jacobian``: numbers
+    [call][constant].
 
     Infinite for a constant without any effect.
     """
@@ -113,9 +115,9 @@ def deviations(jacobian: Array) -> Array:
 
 
 def robust(off: Array) -> Array:
-    """Each call's part of a fit's loss, [call], from the number of deviations it is off.
+    """Each call's part of a fit's loss, [call], from the numbers of deviations by which calls are off.
 
-    The square, except for outliers, which count less (soft_l1).
+    It is the square of these numbers, except for outliers, which count less (soft_l1).
     """
     loss: Array = 2 * OUTLIER**2 * (np.sqrt(1 + (off / OUTLIER) ** 2) - 1)
     return loss
@@ -123,7 +125,9 @@ def robust(off: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Measures one parameter. ``usual`` is the range to expect: us for a latency, GB/s for a bandwidth."""
+    """An experiment that measures one parameter. ``usual`` is the usual range: us for a latency, GB/s for a
+    bandwidth.
+    """
 
     parameter: str = field(metadata=column("parameter"))
     inside: bool
@@ -137,12 +141,12 @@ class Experiment:
     @property
     @shown("nccl-tests")
     def nccl_tests(self) -> str:
-        """The arguments for nccl-tests, which does warm-up and repetitions itself."""
+        """The command of nccl-tests, which does warm-up and repetitions itself."""
         gpus = "-g 8" if self.inside else "-g 1"
         return f"all_reduce_perf -b {self.bytes} -e {self.bytes} -n {self.iterations} -w {self.warmup} {gpus}"
 
     def within(self, value: float) -> bool:
-        """Whether a measured value lies where it usually does."""
+        """Whether a measured value is in the usual range."""
         low, high = self.usual
         return low <= value <= high
 
@@ -220,7 +224,7 @@ class Class:
 
 
 def of_error(error: float) -> Class:
-    """Grade by the absolute relative error of a prediction: below 10 %, to 30 %, above."""
+    """The class for a relative error of a prediction: below 10 %, up to 30 %, or above."""
     if not np.isfinite(error):
         return Class("no prediction")
     if abs(error) < EXCELLENT:

@@ -1,4 +1,4 @@
-"""The operations that nccl-tests times, and what it calls their size.
+"""The operations that nccl-tests times, and what nccl-tests calls their size.
 
 Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
@@ -100,8 +100,8 @@ PER_RANK = frozenset(
 def size_bytes(operation: CostOperation, count: ArrayLike, element_bytes: ArrayLike, ranks: ArrayLike) -> Array:
     """The size S in bytes that bandwidths refer to, from NCCL's count argument.
 
-    It is the whole array: count x size of an element, times the ranks where the count is one rank's part. Source: the
-    GetBw functions of nccl-tests, v2.19.6.
+    It is the size of the whole array: count x size of an element, times the number of ranks if the count is one rank's
+    part. Source: the GetBw functions of nccl-tests, v2.19.6.
     """
     parts = whole("ranks", ranks) if operation in PER_RANK else 1.0
     size: Array = whole("count", count) * whole("element_bytes", element_bytes) * parts

@@ -1,4 +1,4 @@
-"""Communication of a training step: which collective, over which GPUs, how many bytes, how often; and its time.
+"""The communication of a training step: which collectives, over which GPUs, how many bytes, how often; and its time.
 
 Ranks lie as usual: tensor parallelism innermost, then data parallelism (with the experts inside it), pipeline stages
 outermost. A parallelism of degree 1 communicates nothing.
@@ -23,10 +23,10 @@ from tuner.times.costmodels.operations import Array, CostOperation, divides, not
 
 
 def step_us(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike = 0.0) -> Array:
-    """Time of a step; ``hidden`` is the share of the communication that overlaps the computation, as far as that is
-    long enough.
+    """Time of a step; ``hidden`` is the share of the communication that overlaps the computation, as far as the
+    computation is long enough.
 
-    With 0 they run one after the other; with 1 the time is the longer of the two.
+    With 0, computation and communication run one after the other; with 1, the time is the longer of the two.
     """
     compute, communication = positive("compute_us", compute_us), not_negative("communication_us", communication_us)
     time: Array = compute + communication - _hidden_us(compute, communication, hidden)
@@ -40,7 +40,7 @@ def speedup(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLik
 
 
 def achieved(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike) -> Array:
-    """The share of the possible speed-up that hiding this much reaches; times in us."""
+    """The share of the possible speed-up that is reached if ``hidden`` of the communication overlaps; times in us."""
     compute, communication = positive("compute_us", compute_us), positive("communication_us", communication_us)
     gain, most = (
         _hidden_us(compute, communication, share) / step_us(compute, communication, share) for share in (hidden, 1.0)
@@ -56,7 +56,7 @@ def _hidden_us(compute_us: Array, communication_us: Array, hidden: ArrayLike) ->
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A transformer. ``expert_parameters`` of the ``parameters`` belong to experts, in ``expert_layers`` layers.
+    """A transformer. Of its ``parameters``, ``expert_parameters`` belong to experts, in ``expert_layers`` layers.
 
     A token goes to ``experts_per_token`` experts. ``parameters`` and a plan's sizes may be arrays; bytes and times are
     then arrays, too.
@@ -89,7 +89,7 @@ def _table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def known_name(name: str) -> str:
-    """The table's name of a model, from any of its spellings: meta-llama/Meta-Llama-3-70B-Instruct is llama-3-70b.
+    """The name of a model in the table, from any of its spellings: meta-llama/Meta-Llama-3-70B-Instruct is llama-3-70b.
 
     BadInput for an unknown name.
     """
@@ -125,7 +125,8 @@ def model_fields(name: str | None, given: Mapping[str, float | None]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Degrees of parallelism; ``zero`` is ZeRO's stage, 0 without ZeRO. ``ep`` divides ``dp``, ``pp`` the layers.
+    """Degrees of parallelism; ``zero`` is ZeRO's stage, 0 without ZeRO. ``ep`` must divide ``dp``, and ``pp`` the
+    layers.
 
     ``buckets`` is the number of calls for the gradients. The two sizes, of a micro-batch's activations and of one GPU's
     gradients, replace the model's.
@@ -165,7 +166,9 @@ class Traffic:
     gradients: bool = False
 
     def shape(self, gpus_per_node: int) -> tuple[int, int]:
-        """How many GPUs the group has on each node, and on how many nodes it is. BadInput if it lies unevenly."""
+        """How many GPUs the group has on each node, and on how many nodes it is. BadInput if the nodes have different
+        numbers.
+        """
         inside = min(self.ranks, max(1, gpus_per_node // self.stride))
         if self.ranks % inside or (gpus_per_node % self.stride and self.stride < gpus_per_node):
             raise BadInput(
@@ -185,7 +188,7 @@ class Cluster:
 
 
 def traffic(model: Model, plan: Parallelism) -> list[Traffic]:
-    """Everything that a GPU takes part in during a step. BadInput for a plan that does not fit the model."""
+    """All calls in which a GPU takes part during a step. BadInput for a plan that does not fit the model."""
     _check(model, plan)
     return [each for each in _all(model, plan) if each.ranks > 1 and each.calls > 0]
 
@@ -254,7 +257,9 @@ def _all(model: Model, plan: Parallelism) -> Iterator[Traffic]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replicas:
-    """``ranks`` that hold the same ``parameters`` in ``layers`` layers: the ones that one GPU computes with."""
+    """Ranks that hold the same parameters: ``parameters`` is how many of these one GPU computes with, in ``layers``
+    layers.
+    """
 
     name: str
     ranks: int

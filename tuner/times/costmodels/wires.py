@@ -1,4 +1,4 @@
-"""Bytes that a collective puts on the wires, by algorithm; the bus factor does not always say so.
+"""Computes the bytes that a collective puts on the wires, by algorithm; the bus factor does not always tell them.
 
 A share refers to the size S, through one port in its busier direction, averaged over equal ports: a GPU's links inside
 the node, and all adapters of a node together. docs/cost-models.md derives each of them.
@@ -25,7 +25,9 @@ Broadcast, Reduce = CostOperation.Broadcast, CostOperation.Reduce
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loads:
-    """``gpu_share`` of the bytes over each GPU's links in the node, ``node_share`` over the network of each node."""
+    """Loads of links as shares of the bytes: ``gpu_share`` goes over each GPU's links in the node, ``node_share`` over
+    the network of each node.
+    """
 
     gpu_share: Array
     node_share: Array
@@ -60,8 +62,8 @@ def uplink_share(operation: CostOperation, algorithm: str, ranks: ArrayLike, ran
 
     The ranks of a switch are neighbours. A ring crosses the switch's uplink once for each part, in AllReduce twice. PAT
     sends 1, 2, 4 ... n/2 parts over distances n/2 ... 2, 1 (the part that s ranks further has, over the lowest set bit
-    of s), and d of the m ranks cross at a distance d < m. BadInput for others.
-    Source: PatAGAlgorithm, src/include/collectives.h, and the peers in src/device/prims_simple.h, v2.28.9-1.
+    of s), and d of the m ranks cross at a distance d < m. BadInput for other algorithms. Source: PatAGAlgorithm,
+    src/include/collectives.h, and the peers in src/device/prims_simple.h, v2.28.9-1.
     """
     n, m = whole("ranks", ranks, least=2), whole("ranks_per_switch", ranks_per_switch)
     divides("ranks_per_switch", m, "ranks", n)
@@ -88,7 +90,9 @@ _Rule = Callable[[Array, Array], Loads]
 
 def _ring(passes: int) -> _Rule:
     def of(gpus: Array, nodes: Array) -> Loads:
-        """Every rank passes n-1 parts on, once or twice; one hop of each node goes to another node."""
+        """The loads of a ring: every rank passes n-1 parts on, once or twice; one hop of each node goes to another
+        node.
+        """
         n = gpus * nodes
         whole_way, several = passes * (n - 1) / n, nodes > 1
         inside, outside = np.where(several, whole_way * (gpus - 1) / gpus, whole_way), np.where(several, whole_way, 0.0)
@@ -105,13 +109,14 @@ def _chain(gpus: Array, nodes: Array) -> Loads:
 
 
 def _tree(gpus: Array, nodes: Array) -> Loads:
-    """Up and down: a chain through the node, and between nodes two trees of half the size each."""
+    """The loads of trees, up and down: a chain through the node, and between nodes two trees of half the size each."""
     return Loads(2 * (gpus - 1) / gpus, 2 * (nodes - 1) / nodes)
 
 
 def _nvls(up: str) -> _Rule:
     def of(gpus: Array, nodes: Array) -> Loads:
-        """The switch reads a part from all GPUs, including its owner, and writes it to all of them.
+        """The loads of NVLS: the switch reads a part from all GPUs, including the part's owner, and writes it to all of
+        them.
 
         So a GPU sends its whole size to be reduced and receives the whole size that others multicast; AllReduce does
         both, so a GPU's own part of 1/n passes once more.
@@ -130,7 +135,7 @@ def _nvls_tree(gpus: Array, nodes: Array) -> Loads:
 
 
 def _pat(gpus: Array, nodes: Array) -> Loads:
-    """Every rank sends n-1 parts, as in a ring; how far they go is :func:`uplink_share`."""
+    """The loads of PAT: every rank sends n-1 parts, as in a ring; :func:`uplink_share` tells how far they go."""
     if np.any(gpus > 1):
         raise BadInput(f"PAT: NCCL runs it on one GPU per node; valid: {option('gpus_per_node')} 1")
     return Loads(0 * gpus, (nodes - 1) / nodes)
@@ -193,7 +198,9 @@ class Ideal:
 def ideal(
     intra_gbs: ArrayLike | None, inter_gbs: ArrayLike | None, gpus_per_node: ArrayLike, nodes: ArrayLike
 ) -> Ideal:
-    """``inter_gbs`` may be None on one node, ``intra_gbs`` with one GPU per node; BadInput for one GPU in all."""
+    """Upper bounds on busbw from the links' bandwidths. ``inter_gbs`` may be None on one node, ``intra_gbs`` with one
+    GPU per node. BadInput for one GPU in all.
+    """
     p, q = whole("gpus_per_node", gpus_per_node), whole("nodes", nodes)
     n = whole("GPUs in all", p * q, least=2)
     if inter_gbs is None and np.any(q > 1):
@@ -228,7 +235,9 @@ class IdealOfShape:
 def ideal_of(
     intra_gbs: float | None, inter_gbs: float | None, gpus_per_node: int, nodes: int, busbw_gbs: float | None
 ) -> IdealOfShape:
-    """:func:`ideal` for one shape, compared with a measured ``busbw_gbs``. BadInput for impossible values."""
+    """The result of :func:`ideal` for one shape, compared with a measured ``busbw_gbs``. BadInput for impossible
+    values.
+    """
     times = ideal(intra_gbs, inter_gbs, gpus_per_node, nodes)
     intra, inter = (float(gbs) if gbs < float("inf") else None for gbs in (times.intra_gbs, times.inter_gbs))
     return IdealOfShape(

@@ -52,7 +52,8 @@ class MeasuredFile:
 @dataclass(frozen=True, slots=True)
 class ExchangeCalibration:
     """Calibration of AllToAll. ``scatter``: mean absolute logarithm of measured over modelled times; ``factors``: half
-    an interval in scatters, by what is carried over; ``scope``: measured numbers of nodes and GPUs per node.
+    an interval in units of the scatter, by kind of extrapolation. ``scope``: measured pairs of numbers of nodes and of
+    GPUs per node.
     """
 
     parameters: Mapping[str, float]
@@ -66,10 +67,10 @@ class ExchangeCalibration:
 class Calibration:
     """Calibration of one machine, and where it holds.
 
-    ``generation`` of the machine's GPUs, as NCCL's tables name it; ``launch``: how the measured calls were launched,
-    for which start_us holds. ``scope`` and ``sizes`` (the least and most bytes by collective and combination) say what
+    ``generation`` of the machine's GPUs, as NCCL's tables name it; ``launch``: how the measured calls were launched, to
+    which start_us applies. ``scope`` and ``sizes`` (the least and most bytes by collective and combination) say what
     was measured on one node. ``site`` is the cluster whose rows are in ``between``, ``network`` its network between
-    nodes; both are empty, and ``between`` None, where nothing was measured between nodes. ``base`` is the shipped
+    nodes; both are empty, and ``between`` is None, if nothing was measured between nodes. ``base`` is the shipped
     calibration that supplies everything except the site's part.
 
     ``instances``: the names (machines of the catalogue, and others) of the instance type, if the rows in ``between``
@@ -108,21 +109,21 @@ class Calibration:
 
     @cached_property
     def form(self) -> Form:
-        """Form with the parameters."""
+        """The form with the calibration's parameters."""
         return Form(self.parameters)
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The NCCL releases that its times were measured with."""
+        """The NCCL releases with which the times were measured."""
         return tuple(sorted({*(place.nccl for place in self.scope), *self.between_releases}))
 
     def certainty(self, *, same_machine: bool) -> Certainty:
-        """Certainty of its times."""
+        """Certainty of the calibration's times."""
         return self._certainties[same_machine]
 
     @cached_property
     def _certainties(self) -> tuple[Certainty, Certainty]:
-        """Certainties for another machine, and for its own."""
+        """Certainties for another machine, and for the calibration's own machine."""
         another, own = (
             Certainty(self.scope, self.sizes, self.scatter, self.spread, self.factors, same) for same in (False, True)
         )
@@ -136,7 +137,7 @@ class Calibration:
 
 @cache
 def names() -> tuple[str, ...]:
-    """The shipped calibrations."""
+    """Names of the shipped calibrations."""
     folder = _folder()
     if not folder.is_dir():
         return ()
@@ -144,12 +145,12 @@ def names() -> tuple[str, ...]:
 
 
 def of_site(site: str) -> str | None:
-    """The shipped calibration of a site, by the site's name; None if there is none."""
+    """Name of the shipped calibration of a site, by the site's name; None without one."""
     return next((name for name in names() if site and _shipped(name).site == site), None)
 
 
 def of_instance(machine: str | None) -> str | None:
-    """The shipped calibration of an instance type, by a machine of the catalogue; None if there is none."""
+    """Name of the shipped calibration of an instance type, by a machine of the catalogue; None without one."""
     return next((name for name in names() if machine in _record(name).get("instances", ())), None)
 
 
@@ -159,7 +160,9 @@ def of_generation(generation: str) -> list[Calibration]:
 
 
 def load(name: str) -> Calibration:
-    """A shipped calibration by its name, or one in a file. Errors: BadInput for an unknown name, BadCalibration."""
+    """Loads a shipped calibration by its name, or one from a file. BadInput for an unknown name, BadCalibration if a
+    file is not a calibration.
+    """
     if name in names():
         return _shipped(name)
     path = Path(name)
@@ -171,7 +174,7 @@ def load(name: str) -> Calibration:
 
 
 def read(path: Path) -> Calibration:
-    """Reads a calibration. BadCalibration where the file cannot be read or is not one."""
+    """Reads a calibration. BadCalibration if the file cannot be read or is not a calibration."""
     try:
         return _parsed(_json(path))
     except KeyError as error:
@@ -348,7 +351,7 @@ def _site_part(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shipped_exchange_factors() -> Factors:
-    """Widths of intervals of AllToAll, equal in all shipped calibrations."""
+    """Factors of the interval widths of AllToAll, which are equal in all shipped calibrations."""
     shipped = (_shipped(name).exchange for name in names())
     return next(exchange.factors for exchange in shipped if exchange is not None)
 

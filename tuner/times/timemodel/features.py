@@ -1,4 +1,4 @@
-"""Features of calls, which their times depend on, from the emulator: many communicators go into one fit."""
+"""Features of calls, on which their times depend, from the emulator; calls of many communicators may be in one fit."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -28,10 +28,11 @@ class Features:
     """Calls as arrays of one length, one element per call, or single numbers where all calls are equal.
 
     ``intra_gbs`` and ``inter_gbs`` are the bandwidth of the algorithm's graph inside and between nodes, all channels
-    together; ``heads`` the GPUs of a node at which NVLS begins; ``nccl_latency_us`` and ``nccl_gbs`` NCCL's own
-    numbers, for what has no form here, and ``nccl_us`` the time that it predicts, NaN for what it would not run.
-    ``adapter_us``: the part of that which the adapters of the topology add by their own latency, and ``adapter_share``
-    the share of it that calls really take. ``byte_reduced``: 1 where elements of one byte are reduced, else 0.
+    together; ``heads`` is the number of GPUs of a node at which NVLS begins. ``nccl_latency_us`` and ``nccl_gbs`` are
+    NCCL's own numbers, for algorithms without a form, and ``nccl_us`` is NCCL's predicted time, NaN for what NCCL would
+    not run. ``adapter_us`` is the part of the latter that the adapters of the topology add by their own latency, and
+    ``adapter_share`` the share of this part that calls really take. ``byte_reduced``: 1 if elements of one byte are
+    reduced, else 0.
     """
 
     collective: Numbers
@@ -56,7 +57,7 @@ class Features:
         return len(self.bytes)
 
     def __getitem__(self, which: Which) -> "Features":
-        """The elements that a mask or indices choose."""
+        """The calls that a mask or indices choose."""
         values = (getattr(self, field.name) for field in fields(self))
         return Features(*(value[which] if isinstance(value, np.ndarray) else value for value in values))
 
@@ -72,7 +73,7 @@ class Features:
 
     @cached_property
     def by_algo_proto(self) -> "tuple[Part, ...]":
-        """The elements of each algorithm and protocol, with a mask that selects them; no mask if all have the same."""
+        """The calls of each algorithm and protocol, with a mask that selects them; empty if all calls have the same."""
         combinations = self.algo_proto
         numbers = np.unique(combinations).tolist() if isinstance(combinations, np.ndarray) else []
         if len(numbers) < 2:
@@ -141,26 +142,28 @@ def most(one: Numbers, other: Numbers) -> Numbers:
 
 
 def concatenated(parts: Iterable[Features]) -> Features:
-    """The elements of several, in their order."""
+    """The calls of several features, in their order."""
     several = list(parts)
     return Features(*(np.concatenate([each.of_each(field.name) for each in several]) for field in fields(Features)))
 
 
 def of_algo_proto(selection: Selection, request: Request, sizes: SizeArray, algo_proto: AlgoProto) -> Features:
-    """Features of calls that an algorithm and protocol are forced on. ``sizes`` are NCCL's nBytes."""
+    """Features of calls with a forced algorithm and protocol. ``sizes`` are NCCL's nBytes."""
     nccl_us = selection.combination_us(request, sizes, algo_proto).astype(np.float64)
     channels, threads = selection.launched(request, sizes, algo_proto)
     return FixedFeatures(selection, request, algo_proto).calls(sizes.astype(np.float64), channels, threads, nccl_us)
 
 
 def of_picks(selection: Selection, request: Request, picks: Picks) -> Features:
-    """Features of the calls that NCCL picked for, in their order."""
+    """Features of the calls of ``picks``, in their order."""
     places, parts = zip(*by_combination(selection, request, picks), strict=True)
     return concatenated(parts)[np.argsort(np.concatenate(places))]
 
 
 def by_combination(selection: Selection, request: Request, picks: Picks) -> Iterator[tuple[NDArray[np.intp], Features]]:
-    """Features for each algorithm and protocol alone, with the numbers of its calls' places among the picks, [call]."""
+    """Yields, for each algorithm and protocol, the places of its calls among the picks, numbers [call], and their
+    features.
+    """
     combinations = picks.combinations
     for number in np.unique(combinations).tolist():
         which = np.flatnonzero(combinations == number)

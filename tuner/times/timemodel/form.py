@@ -1,4 +1,4 @@
-"""The form: times in us from features and parameters, physical in each term.
+"""The form: computes times in us from features and parameters; each of its terms is physical.
 
 Ring: the time of a step times the steps, joined with the time of the data. LL pays for each pass of a block over a
 step's data; Simple overlaps latency and bandwidth; between nodes a message pays for a rendezvous from some size on, and
@@ -128,7 +128,7 @@ NVLS_HEADS = 8.0  # the most that a round's time is shared by: so measured on do
 
 
 class Form:
-    """The form with some parameters: name -> value. Units: us, GB/s (1e9 bytes a second), bytes."""
+    """The form with given parameters, by name. Units: us, GB/s (1e9 bytes per second), bytes."""
 
     def __init__(self, parameters: Mapping[str, float]) -> None:
         self.parameters = parameters
@@ -235,7 +235,9 @@ class Form:
         return _joined(latency_us, calls.bytes / _bytes_per_us(gbs), self.parameters["tree_overlap"])
 
     def _tree_gbs(self, calls: Features, share: float, two_nodes_share: float) -> Numbers:
-        """Between more than two nodes data go up and down the same links; two nodes have one way each."""
+        """Bandwidth of a tree. Between more than two nodes data go up and down the same links; with two nodes each
+        direction carries only one way.
+        """
         between = self._inter_gbs(calls) * where(calls.nodes > 2, share / 2, two_nodes_share)
         return where(calls.nodes > 1, between, self.parameters["ring_share"] * share / 2 * calls.intra_gbs)
 
@@ -274,15 +276,15 @@ class Form:
         return calls.nccl_latency_us + calls.bytes / _bytes_per_us(calls.nccl_gbs)
 
     def _steps_of_data(self, calls: Features, extra: str) -> Numbers:
-        """Number of steps whose data a call waits for: the ring's steps, and those that copies add."""
+        """Number of steps for whose data a call waits: the ring's steps, and the steps that copies add."""
         return calls.passes + self._of(extra, calls)
 
 
 class TimesOfCalls:
-    """The form's times of the same calls by one set of parameters after the other, as a fit asks for them.
+    """The form's times of the same calls with one set of parameters after the other, as a fit asks for them.
 
-    Those of an algorithm and protocol are computed again only where one of the parameters has changed that they were
-    computed from. The last two sets are known: a derivative returns to where it began after each parameter.
+    Times of an algorithm and protocol are only computed again if a parameter has changed on which they depend. The last
+    two sets are kept: for a derivative, a fit returns to the first set after each parameter.
     """
 
     def __init__(self, calls: Features) -> None:
@@ -291,7 +293,7 @@ class TimesOfCalls:
         self._known: dict[int, list[tuple[list[float | None], Numbers]]] = {}
 
     def times_us(self, parameters: Mapping[str, float]) -> Numbers:
-        """The time of each call, [call], as of :class:`Form`."""
+        """The time of each call, [call], as :class:`Form` computes it."""
         if not (parts := self.calls.by_algo_proto):
             return Form(parameters).times_us(self.calls)
         times_us = np.empty(len(self.calls))
@@ -315,7 +317,7 @@ class TimesOfCalls:
 
 
 class _Reading(dict[str, float]):
-    """Parameters that note the names of those that were asked for, there or not."""
+    """Parameters that note which names were asked for, whether or not they exist."""
 
     def __init__(self, parameters: Mapping[str, float]) -> None:
         super().__init__(parameters)

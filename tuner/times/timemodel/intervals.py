@@ -1,12 +1,13 @@
-"""Errors that a calibrated time on one node may have: 90 % intervals by what has to be carried over, learnt on machines
-held out. Those between nodes are another thing (``sites``).
+"""Errors that a calibrated time on one node may have: 90 % intervals by kind of extrapolation, learnt on held-out
+machines. Intervals of times between nodes are in ``sites``.
 
 Half an interval is the scatter of the machine's own times around a fit that has not seen their sizes, near the call,
-times a factor. What a calibration was fitted to has a scope, and a call outside of it asks for something to be carried
-over: to sizes beyond those measured, to GPUs of a node, to another release, machine or collective, or to an algorithm
-and protocol that were never measured. Each adds, as independent errors add, a factor of its own: the 90 % quantile of
-what was seen where just that was held out (``nccl-tuner fit accuracy``), in units of the scatter. Most (``BEYOND``) are
-off by as much whatever the scatter is: there the factor is half the interval itself.
+times a factor. The measurements of a calibration have a scope, and a call outside of this scope needs an extrapolation:
+to sizes beyond the measured ones, to another number of GPUs per node, to another release, machine or collective, or to
+an algorithm and protocol that were never measured. Each extrapolation adds, as independent errors add, a factor of its
+own in units of the scatter: the 90 % quantile of the errors that were seen when just that was held out (``nccl-tuner
+fit accuracy``). For most (``BEYOND``) the error does not depend on the scatter: their factor is half the interval
+itself.
 
 Shapes: logarithms (numbers) are [call], or of a curve [octave of bytes]; times are in us.
 """
@@ -31,7 +32,9 @@ Key = tuple[int, int, int]  # collective, algorithm and protocol, GPUs per node
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SurfaceCurve:
-    """Natural logarithms to add, [octave of bytes from ``first``, or each ``step``], for calls as those of ``key``."""
+    """Natural logarithms to add for calls of the kind ``key``, numbers [octave of bytes]: from ``first`` on, every
+    ``step`` octaves.
+    """
 
     key: Key
     first: int
@@ -39,7 +42,7 @@ class SurfaceCurve:
     step: int = 1
 
     def filled(self) -> Array:
-        """The values on all octaves; beyond what was measured they fade by half with each octave."""
+        """The values on all octaves; beyond the measured octaves they are halved with each octave."""
         places = np.arange(POINTS)
         known = self.first + self.step * np.arange(len(self.values))
         nearest = np.clip(places, known[0], known[-1])
@@ -48,7 +51,7 @@ class SurfaceCurve:
 
 
 class Surface:
-    """Curves, looked up together."""
+    """A set of curves that are looked up together."""
 
     def __init__(self, curves: Sequence[SurfaceCurve]) -> None:
         self.curves = tuple(curves)
@@ -76,8 +79,8 @@ class Surface:
 
 @dataclass(frozen=True, slots=True)
 class _Smoothing:
-    """``octaves``: width of the Gaussian; ``prior``: the weight of the general belief, in nearby rows; ``least_rows``:
-    rows needed for a value.
+    """``octaves``: width of the Gaussian; ``prior``: the value believed without rows; ``prior_weight``: its weight, in
+    nearby rows. ``least_rows``: rows needed for a value.
     """
 
     octaves: float
@@ -114,7 +117,9 @@ def spread(calls: Features, sizes: Array, most_values: int) -> list[SurfaceCurve
 def _affordable(
     calls: Features, numbers: Array, by: _Smoothing, groups: Mapping[Key, slice | NDArray[np.intp]], most_values: int
 ) -> list[SurfaceCurve]:
-    """Curves with at most this many values in all: most rows per value first, the last one on every second octave."""
+    """Curves with at most ``most_values`` values in all: those with most rows per value first, the last curve on every
+    second octave.
+    """
     curves = {key: _smoothed(key, calls, which, numbers, by) for key, which in groups.items()}
     rows = {key: len(calls.bytes[which]) / len(curves[key].values) for key, which in groups.items()}
     kept: dict[Key, SurfaceCurve] = {}
@@ -168,7 +173,7 @@ COVERED_SDS = 1.645  # half of an interval of a normal distribution that covers 
 
 
 class CarriedOver(StrEnum):
-    """Kind of difference that a prediction carries measurements over."""
+    """Kinds of extrapolation: differences between a predicted call and the measurements."""
 
     sizes = "sizes"
     sizes_beyond = "sizes beyond those measured"
@@ -230,7 +235,7 @@ BELIEVED_SCATTER: Scatter = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place of a measurement: NCCL's release, the collective's and combination's number, GPUs a node, nodes."""
+    """Place of a measurement: NCCL's release, the ids of collective and combination, GPUs per node, and nodes."""
 
     nccl: str
     collective: int
@@ -250,8 +255,7 @@ _LOW_LATENCY, _SIMPLE, _NVLS = map(REGIMES.index, (Regime.node_low_latency, Regi
 
 @dataclass(frozen=True, eq=False)  # without slots: what places carry over is kept
 class Certainty:
-    """What is known about a fit: where its rows were measured, their scatter, and how errors grow with what is carried
-    over.
+    """What is known about a fit: where its rows were measured, their scatter, and how errors grow with extrapolations.
 
     ``sizes``: the smallest and the largest measured bytes, by the numbers of collective and combination. ``spread``:
     the logarithm of the scatter near a call over that of its regime. ``same_machine``: whether the predicted machine is
@@ -266,7 +270,7 @@ class Certainty:
     same_machine: bool
 
     def carried_over(self, place: Place) -> tuple[CarriedOver, ...]:
-        """Kinds that a call at ``place`` carries over."""
+        """The kinds of extrapolation that a call at ``place`` needs, apart from sizes."""
         if place not in self._of_places:
             self._of_places[place] = self._carried_over(place)
         return self._of_places[place]
@@ -290,7 +294,7 @@ class Certainty:
         return self._half(calls, self._squares[place], octaves_beyond)
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
-        """Half an interval, [call], if only this is carried over, apart from sizes."""
+        """Half an interval, [call], if only these extrapolations are needed, apart from sizes."""
         kinds = {CarriedOver.sizes, *carried}
         octaves = self.octaves_beyond(calls) if CarriedOver.sizes_beyond in kinds else 0.0
         half: Array = self._half(calls, self._squared_factors(kinds - {CarriedOver.sizes_beyond}), octaves)
@@ -306,20 +310,22 @@ class Certainty:
         return {}
 
     def _squared_factors(self, kinds: Iterable[CarriedOver]) -> tuple[float, float]:
-        """Factor of the squared scatter, and what is added to it."""
+        """The factor on the squared scatter, and the square that is added."""
         square = {kind: self.factors[kind] ** 2 for kind in kinds}
         scattered = sum(each for kind, each in square.items() if kind not in BEYOND)
         return scattered, sum(each for kind, each in square.items() if kind in BEYOND)
 
     def unit(self, kind: CarriedOver, calls: Features) -> Array:
-        """What the factor of ``kind`` is multiplied with, for each call [call]; dimensionless."""
+        """The number by which the factor of ``kind`` is multiplied, for each call [call]; dimensionless."""
         if kind is CarriedOver.sizes_beyond:
             return np.asarray(np.sqrt(self.octaves_beyond(calls)))
         near: Array = np.broadcast_to(1.0 if kind in BEYOND else self._scatter_near(calls), len(calls))
         return near
 
     def octaves_beyond(self, calls: Features) -> Numbers:
-        """Powers of two that each size is beyond those measured of such calls, [call]; 0 where none were."""
+        """By how many powers of two each size is beyond the measured sizes of such calls, [call]; 0 if no such call was
+        measured.
+        """
         log_bytes = log2(calls.bytes)
         kinds = calls.collective * len(ALGO_PROTOS) + calls.algo_proto
         if not isinstance(kinds, np.ndarray):

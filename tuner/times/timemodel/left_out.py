@@ -17,9 +17,9 @@ _ERRORS = ("error", "nccl", "one_factor", "large_error", "large_nccl", "large_on
 class ClassAccuracy:
     """Accuracy over the healthy tables of one class of GPUs, or all, with ``given`` random rows of each table.
 
-    Errors are medians over tables of each table's median, as shares: of calibrated times, NCCL's own, and NCCL's with
-    one factor from the same rows; ``large_`` ones from 16 MiB on, None without such calls. ``inside``: the mean share
-    of a table's times in their 90 % intervals.
+    Errors are medians over the tables' medians, as shares: of calibrated times, of NCCL's own times, and of NCCL's
+    times with one factor from the same rows. Names with ``large_`` are for sizes from 16 MiB on, None without such
+    calls. ``inside``: the mean share of a table's times in their 90 % intervals.
     """
 
     gpu: str

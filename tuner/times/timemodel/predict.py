@@ -38,10 +38,10 @@ SITE_EXCHANGES_SD = 0.5  # of AllToAll between nodes at a site that nobody has m
 class CalibratedTimes(Framed):
     """Times of calls in us with 90 % intervals, one element per call; they rest on measured data, not on NCCL's model.
 
-    ``measured``: whether the call's algorithm and protocol were measured for its collective; where not, the interval is
-    wide. ``carried_over``: what was carried over, for all calls together. ``extrapolations`` say in words how a time is
-    outside of what was measured, and ``extrapolated`` is the index into them for each call, [call]; the first is empty,
-    for calls inside.
+    ``measured``: whether the call's algorithm and protocol were measured for its collective; if not, the interval is
+    wide. ``carried_over``: the kinds of extrapolation, for all calls together. ``extrapolations`` say in words how a
+    time is outside of what was measured, and ``extrapolated`` is the index into them for each call, [call]; the first
+    is empty, for calls inside.
     """
 
     time_us: Array
@@ -53,7 +53,7 @@ class CalibratedTimes(Framed):
     extrapolations: tuple[str, ...] = ("",)
 
     def why(self, at: int) -> str:
-        """What call ``at`` is extrapolated over, in words; empty inside of what was measured."""
+        """Text that says over what call ``at`` is extrapolated; empty inside of what was measured."""
         return self.extrapolations[int(self.extrapolated[at])]
 
     def columns(self) -> dict[str, Column]:
@@ -82,7 +82,7 @@ def times_at(
 ) -> CalibratedTimes:
     """Times of calls of one collective, algorithm and protocol at ``place`` by a calibration.
 
-    ``adapters_gbs``: what the adapters of a node carry together; 0 where that is not known.
+    ``adapters_gbs``: bandwidth of all adapters of a node together; 0 if not known.
     """
     if place.nodes > 1:
         return _between_nodes(calibration, calls, place, adapters_gbs, same_machine=same_machine)
@@ -113,7 +113,7 @@ def _times(
 
 @cache
 def _extrapolations(carried: tuple[CarriedOver, ...]) -> tuple[str, str, str]:
-    """Words for what is carried over: for no call, for calls inside the measured sizes, and for those outside."""
+    """Texts about extrapolations: empty, for calls inside the measured sizes, and for calls outside."""
     always = [kind.value for kind in carried if kind in EXTRAPOLATED]
     return "", ", ".join(always), ", ".join([*always, CarriedOver.sizes_beyond.value])
 
@@ -121,7 +121,9 @@ def _extrapolations(carried: tuple[CarriedOver, ...]) -> tuple[str, str, str]:
 def _between_nodes(
     calibration: Calibration, calls: Features, place: Place, adapters_gbs: float, *, same_machine: bool
 ) -> CalibratedTimes:
-    """Times from the site's rows, or without any from what sites have in common; never faster than the adapters."""
+    """Times from the site's rows or, without rows, from what sites have in common; never faster than the adapters
+    allow.
+    """
     another_release = calibration.between is not None and place.nccl not in calibration.between_releases
     log_us, half = calibration.process.corrected(calls, another_release=another_release)
     low = log_us - half
@@ -161,7 +163,7 @@ def between_bytes(collective: int, nbytes: Numbers, nodes: int) -> Numbers:
 
 
 class TimeModel:
-    """A calibration that answers for one communicator. ``reason``: why this one, in words."""
+    """A calibration that answers for one communicator. ``reason``: why this calibration was chosen."""
 
     def __init__(
         self,
@@ -181,7 +183,7 @@ class TimeModel:
         self._certainty = calibration.certainty(same_machine=same_machine)
 
     def of_picks(self, request: Request, picks: Picks) -> CalibratedTimes:
-        """Times of the calls that NCCL picks for, [size]."""
+        """Times of the calls of ``picks``, [size]."""
         if len(picks.bytes) == 1:
             return self._of_one(request, picks)
         by_combination = features.by_combination(self.selection, request, picks)
@@ -203,7 +205,7 @@ class TimeModel:
         return self._times_at(kind.calls(*numbers), place)
 
     def of_algo_proto(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> CalibratedTimes:
-        """Times of calls that an algorithm and protocol are forced on. ``sizes`` are NCCL's nBytes, [size]."""
+        """Times of calls with a forced algorithm and protocol. ``sizes`` are NCCL's nBytes, [size]."""
         nbytes: SizeArray = np.atleast_1d(np.asarray(sizes)).astype(np.uint64)
         return self.times(request, features.of_algo_proto(self.selection, request, nbytes, algo_proto))
 
@@ -228,7 +230,9 @@ class TimeModel:
         return times_at(self.calibration, calls, place, same_machine=self.same_machine, adapters_gbs=self.adapters_gbs)
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
-        """Half the interval around the logarithm of each call on one node, [call], if only this is carried over."""
+        """Half the interval around the logarithm of each call's time in us on one node, [call], if only these
+        extrapolations count.
+        """
         return self._certainty.half_widths_of(calls, carried)
 
     def all_to_all(self, sizes: ArrayLike) -> CalibratedTimes:
@@ -253,7 +257,7 @@ def _check_buffers(request: Request) -> None:
 
 
 def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: bool) -> CalibratedTimes:
-    """Times of AllToAll by a calibration. BadInput if it has none for such calls."""
+    """Times of AllToAll by a calibration. BadInput if it has no times for such calls."""
     exchange = calibration.exchange
     if exchange is None:
         raise BadInput(f"no measured times of AllToAll in the calibration {calibration.name}")
@@ -278,9 +282,9 @@ def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationChoice:
-    """A calibration, whether it is the machine's own, and why it was chosen, in words.
+    """A calibration, whether it is the machine's own, and the reason why it was chosen.
 
-    ``adapters_gbs``: total bandwidth of a node's adapters; 0 where that is not known.
+    ``adapters_gbs``: total bandwidth of a node's adapters; 0 if not known.
     """
 
     calibration: Calibration
@@ -294,7 +298,8 @@ def of_communicator(
 ) -> TimeModel:
     """The model for a communicator of ``machine``: that of a ``calibration`` by name or file, or the one that fits.
 
-    ``with_instance``: as :func:`with_instance_type` does. Errors: BadInput if none fits; BadCalibration.
+    ``with_instance``: adds rows as :func:`with_instance_type` does. BadInput if no calibration fits, BadCalibration if
+    a file is not one.
     """
     chosen = choose(selection.communicator, machine, calibration)
     if with_instance:
@@ -309,11 +314,11 @@ def of_communicator(
 
 
 def choose(communicator: Comm, machine: str | None, calibration: str | None = None) -> CalibrationChoice:
-    """The calibration by name or file; without, the machine's own, else that of another with such GPUs.
+    """The calibration with this name or file; for None the machine's own, else that of another machine with such GPUs.
 
-    ``machine``: its name in the catalogue, or that of a topology (:func:`tuner.machine.skeleton.name_of`). Errors:
-    BadInput if none fits, where GPUs of a node are not joined by NVLink, or a host is several nodes; BadCalibration
-    for a file that is not a calibration.
+    ``machine``: its name in the catalogue, or that of a topology (:func:`tuner.machine.skeleton.name_of`). BadInput if
+    none fits, if GPUs of a node are not connected by NVLink, or if a host is several nodes. BadCalibration if a file is
+    not a calibration.
     """
     if communicator.shares_gpus:
         raise BadInput("no calibrated times where ranks share a GPU: none were measured; valid: one rank per GPU")
@@ -365,7 +370,7 @@ def with_instance_type(
     """The choice, with times between nodes that were measured on other clusters of ``machine``, if there are any.
 
     A calibration of an instance type that was asked for by its name counts as such rows as well. ``without`` is a table
-    that is judged. A judgement by public runs does without any: these are the same runs.
+    that is judged, whose rows are not used.
     """
     asked, own = chosen.calibration, chosen.calibration
     if nodes == 1:

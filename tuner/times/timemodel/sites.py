@@ -129,13 +129,13 @@ class SiteRows:
         return SiteRows(*(getattr(self, field.name)[which] for field in fields(self)))
 
     def joined(self, other: "SiteRows") -> "SiteRows":
-        """Both sites' rows as those of one."""
+        """Joins the rows of both as rows of one site."""
         pairs = ((getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
         return SiteRows(*(np.concatenate(pair) for pair in pairs))
 
     @cached_property
     def kinds(self) -> frozenset[tuple[int, int, int, int]]:
-        """Collective, combination, GPUs per node and nodes of any of the rows."""
+        """The distinct sets of collective, combination, GPUs per node and nodes among the rows."""
         columns = self.collective, self.algo_proto, self.gpus_per_node, self.nodes
         return frozenset(zip(*(column.tolist() for column in columns), strict=True))
 
@@ -203,14 +203,14 @@ def _log_nccl(calls: Features, log_form: Numbers) -> Numbers:
 
 
 def _middle(calls: Features, log_form: Numbers, log_nccl: Numbers) -> Numbers:
-    """The base's logarithms of us, [call]."""
+    """The logarithms of the base's times in us, [call]."""
     of_form = (log_form - log_nccl) * (1 - _nccl_weight(_nccl_latency(calls, log_nccl)))
     off = where(is_known(calls.collective, calls.algorithm), of_form, 0.0)
     return log_nccl + least(most(off, -MOST_FROM_NCCL), MOST_FROM_NCCL)
 
 
 def is_known(collective: Numbers, algorithm: Numbers) -> Numbers:
-    """Whether some site's rows show such calls between nodes: collectives and algorithms as numbers, [call]."""
+    """Whether rows of some site have such calls between nodes; collectives and algorithms are ids, numbers [call]."""
     if isinstance(collective, np.ndarray) or isinstance(algorithm, np.ndarray):
         return _KNOWN[collective, algorithm]
     return (collective, algorithm) in _KNOWN_KINDS
@@ -241,10 +241,11 @@ def _rows(calls: Features, of_base: Base, log_off: Numbers = 0.0) -> SiteRows:
 
 
 class SiteProcess:
-    """The process, conditioned on the rows of a site; without rows it is that of a site that nobody has measured.
+    """The Gaussian process, conditioned on the rows of a site; without rows it describes a site that nobody has
+    measured.
 
-    ``parameters`` are those of the form; ``widening`` as ``WIDENING``. ``type_rows``: those of other clusters of the
-    site's instance type.
+    ``parameters`` are the form's parameters; ``widening`` has the form of ``WIDENING``. ``type_rows``: rows of other
+    clusters of the site's instance type.
     """
 
     def __init__(
@@ -265,7 +266,7 @@ class SiteProcess:
     def corrected(self, calls: Features, *, another_release: bool = False) -> tuple[Numbers, Numbers]:
         """Logarithms of us, and half of their 90 % intervals, of calls between nodes, [call], or of the one call.
 
-        ``another_release``: none of the rows is by the release of the calls.
+        ``another_release``: whether no row is from the release of the calls.
         """
         if not isinstance(calls.bytes, np.ndarray) or len(calls) <= TABLE_POINTS:
             of_base = base(calls, self._forms)
@@ -289,7 +290,7 @@ class SiteProcess:
         return _moved(self.parameters)
 
     def calls(self, calls: Features) -> list["SiteCall"]:
-        """The calls as the process sees each, to compare them with others of the site."""
+        """The calls in the form in which the process compares them with other calls of the site."""
         rows = _rows(calls, base(calls, self._forms))
         return [SiteCall(self, rows[np.array([at])]) for at in range(len(calls))]
 
@@ -363,7 +364,7 @@ class SiteProcess:
         return left
 
     def _posterior(self, asked: SiteRows, another_release: bool) -> tuple[Numbers, Numbers]:
-        """Logarithms that the site adds to the base's, and half of the 90 % intervals, [call]."""
+        """What the site adds to the logarithms of the base, and half of the 90 % intervals, numbers [call]."""
         noise, variances = _alone(asked), _variances(asked)
         before, moved, left = variances + noise, asked.bandwidth * 0.0, variances
         if self.rows is not None:
@@ -410,7 +411,7 @@ class SiteProcess:
         return apart, half**2 - apart
 
     def _explained(self, asked: SiteRows) -> tuple[Numbers, Numbers]:
-        """Logarithms that the rows add, and the variance that they take away, [call]."""
+        """What the rows add to the logarithms of times, and by how much they reduce the variance, numbers [call]."""
         assert self.rows is not None
         if isinstance(asked.bandwidth, np.ndarray):
             across = _covariances(asked, self.rows)
@@ -425,7 +426,7 @@ class SiteProcess:
         return {}
 
     def left(self, calls: Features) -> Array:
-        """The part of the variance of each call that the site's rows leave, numbers from 0 to 1, [call]."""
+        """The part of each call's variance that is left given the site's rows: numbers from 0 to 1, [call]."""
         asked = _rows(calls, base(calls, self._forms))
         alone = _alone(asked)
         variances = _variances(asked) * (1.0 if self._type is None else self._type.left(asked))
@@ -501,7 +502,7 @@ class _TypeRows:
 
 
 def _without(covariances: Array, noise: Numbers, measured: int) -> Array:
-    """The covariances that remain, [call, call], once one of the calls is measured."""
+    """The covariances [call, call] that remain after call ``measured`` is measured."""
     column = covariances[:, measured] / np.sqrt(covariances[measured, measured] + noise[measured])
     left: Array = covariances - np.outer(column, column)
     return left
@@ -593,7 +594,7 @@ class _RowsOfKind:
         self._moved, self._taken = weighed @ rows.log_off, weighed @ covariances.T
 
     def of_call(self, call: SiteRows) -> tuple[float, float]:
-        """Logarithm that the rows add to a call's time, and the variance that they take away."""
+        """What the rows add to the logarithm of a call's time, and by how much they reduce its variance."""
         octaves = self._log2_bytes - call.log2_bytes
         octaves *= octaves
         curve = np.exp(octaves * _PER_CURVE)
