@@ -167,7 +167,7 @@ def test_refusals_say_what_is_missing(runs: list[Path], tmp_path: Path) -> None:
         assert "does not say where it was measured; valid: --machine NAME" in refused(*words, runs[1])
     assert "valid: with --machine NAME" in refused("verify", runs[1])
     assert "valid with them: --no-gate" in refused("decide", *runs, *PLACE, "--out", out)
-    assert "without --arm, --machine" in refused("decide", *runs, *PLACE, "--out", out, "--no-gate", "--interpolate")
+    assert "without --arm and --machine" in refused("decide", *runs, *PLACE, "--out", out, "--no-gate", "--interpolate")
     assert "Ring was forced; --arm says" in refused("fit", "constants", "--arm", f"Tree={runs[1]}", *PLACE)
     several: tuple[str | Path, ...] = ("plot", "measured", *runs, "--json")
     assert "valid with --machine NAME" in refused(*several)
