@@ -72,9 +72,11 @@ def test_one_release_alone_reads_the_switch_of_collnet_once() -> None:
 
 
 @pytest.mark.usefixtures("two_asked")
-def test_the_command_says_that_a_release_itself_was_not_asked() -> None:
-    assert "itself was not asked" in run("job", "variables", "NCCL_ALGO", "--nccl", "2.22.3").stdout
-    assert "itself was not asked" not in run("job", "variables", "NCCL_ALGO", "--nccl", "2.23.4").stdout
+@pytest.mark.parametrize(("name", "compared"), [("2.22.3", False), ("2.23.4", True)])
+def test_the_command_says_whether_a_release_itself_was_asked(name: str, compared: bool) -> None:
+    words = ("job", "variables", "NCCL_ALGO", "--nccl", name)
+    assert json.loads(run(*words, "--json").stdout)["compared"] is compared
+    assert (f"NCCL {name} itself" not in run(*words).stdout) is compared
 
 
 def test_the_command_says_which_count_for_a_new_communicator() -> None:

@@ -1,9 +1,10 @@
-"""Tests that install the real writers of files, pinned, which takes minutes and a package index: `make writers` alone.
+"""Tests that install the real writers and readers of files, pinned, which takes minutes and a network: `make writers`.
 
 Without NCCL_TUNER_WRITERS nothing of this folder is collected.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 collect_ignore_glob = [] if os.environ.get("NCCL_TUNER_WRITERS") else ["test_*.py"]
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "build" / "writers"  # environments that were made once
+LOG_GOPS_SIM = "76451de16546c7ea39651c183cbc532f4a3457c0"  # its newest commit, of December 2023
 
 
 @pytest.fixture(scope="session")
@@ -29,12 +31,64 @@ def torch_python() -> Path:
 
 
 @pytest.fixture(scope="session")
-def hwloc() -> Path:
-    """Folder with hwloc 2.9.0 as Debian 12 has it, unpacked."""
-    folder = KEPT / "hwloc-2.9.0"
+def deepspeed(torch_python: Path) -> Path:
+    """Folder with DeepSpeed's Python source, for ``torch_python``, which gets what it imports."""
+    folder = KEPT / "deepspeed-0.19.8"
     if not (folder / "made").is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        packages = ["hwloc=2.9.0-1", "libhwloc15=2.9.0-1", "libxml2", "libpciaccess0", "libltdl7"]
+        imports = ["hjson", "py-cpuinfo", "psutil", "tqdm", "pydantic", "packaging", "msgpack", "einops", "ninja"]
+        subprocess.run([torch_python, "-m", "pip", "install", "--quiet", *imports], check=True)
+        words = ["download", "--quiet", "--no-deps", "--no-binary=deepspeed", "--dest", folder, "deepspeed==0.19.8"]
+        subprocess.run([torch_python, "-m", "pip", *words], check=True)
+        (packed,) = folder.glob("*.tar.gz")
+        shutil.unpack_archive(packed, folder, filter="data")
+        (folder / "made").touch()
+    return folder / "deepspeed-0.19.8"
+
+
+@pytest.fixture(scope="session")
+def hwloc() -> Path:
+    """Folder with hwloc 2.9.0 as Debian 12 has it, unpacked."""
+    return _unpacked("hwloc-2.9.0", "hwloc=2.9.0-1", "libhwloc15=2.9.0-1", "libxml2", "libpciaccess0", "libltdl7")
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """Prometheus' own checker, as Debian 12 has it."""
+    return _unpacked("prometheus-2.42.0", "prometheus") / "usr" / "bin" / "promtool"
+
+
+@pytest.fixture(scope="session")
+def log_gops_sim() -> tuple[Path, dict[str, str]]:
+    """Folder with LogGOPSim and its txt2bin, built, and the variables that they need."""
+    root = _unpacked("graphviz-2.42", "re2c", "gengetopt", "libgraphviz-dev", "libcgraph6", "libcdt5")
+    folder, libraries = KEPT / "LogGOPSim", root / "usr" / "lib" / "x86_64-linux-gnu"
+    source = folder / "src" / "LogGOPSim"
+    env = {**os.environ, "PATH": f"{root / 'usr' / 'bin'}:{os.environ['PATH']}", "LD_LIBRARY_PATH": str(libraries)}
+
+    def done(*words: object, cwd: Path = source) -> None:
+        subprocess.run([str(word) for word in words], cwd=cwd, env=env, check=True, capture_output=True)
+
+    if not (folder / "made").is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        done("git", "clone", "--quiet", "https://github.com/spcl/LogGOPSim", folder, cwd=KEPT)
+        done("git", "checkout", "--quiet", LOG_GOPS_SIM, cwd=folder)
+        done("re2c", "-o", "txt2bin.cpp", "txt2bin.re")
+        for each in ("txt2bin", "loggopsim"):
+            done("gengetopt", "-F", f"{each}_cmdline", "-i", f"{each}_cmdline.ggo")
+        done("g++", "-w", "-O1", "txt2bin.cpp", "txt2bin_cmdline.c", "-o", "txt2bin")
+        headers = [f"-I{root / 'usr' / 'include' / each}" for each in ("", "graphviz")]
+        linked = [f"-L{libraries}", "-l:libcgraph.so.6", "-l:libcdt.so.5"]
+        done("g++", "-w", "-O1", *headers, "LogGOPSim.cpp", "loggopsim_cmdline.c", "-o", "LogGOPSim", *linked)
+        (folder / "made").touch()
+    return source, env
+
+
+def _unpacked(name: str, *packages: str) -> Path:
+    """Folder with these packages of Debian unpacked; nothing is installed."""
+    folder = KEPT / name
+    if not (folder / "made").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
         subprocess.run(["apt-get", "download", "--quiet", *packages], cwd=folder, check=True, capture_output=True)
         for package in folder.glob("*.deb"):
             subprocess.run(["dpkg", "-x", package, folder / "root"], check=True)
