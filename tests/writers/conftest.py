@@ -38,7 +38,15 @@ def deepspeed(torch_python: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         imports = ["hjson", "py-cpuinfo", "psutil", "tqdm", "pydantic", "packaging", "msgpack", "einops", "ninja"]
         subprocess.run([torch_python, "-m", "pip", "install", "--quiet", *imports], check=True)
-        words = ["download", "--quiet", "--no-deps", "--no-binary=deepspeed", "--dest", folder, "deepspeed==0.19.8"]
+        words = [
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary=deepspeed",
+            "--dest",
+            str(folder),
+            "deepspeed==0.19.8",
+        ]
         subprocess.run([torch_python, "-m", "pip", *words], check=True)
         (packed,) = folder.glob("*.tar.gz")
         shutil.unpack_archive(packed, folder, filter="data")

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.live  # else it connects to no other computer
 def test_a_summary_is_read_with_its_sizes_and_ranks(torch_python: Path, deepspeed: Path, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     env = {"PYTHONPATH": str(deepspeed), "DS_ACCELERATOR": "cpu", "PATH": "/usr/bin:/bin"}
-    words = [torch_python, "program.py"]
+    words = [str(torch_python), "program.py"]
     said = subprocess.run(words, cwd=tmp_path, env=env, check=True, timeout=600, capture_output=True, text=True).stdout
     assert reader.is_text(said)
     read = reader.from_text("log", said, 2)
