@@ -14,7 +14,6 @@ import pytest
 collect_ignore_glob = [] if os.environ.get("NCCL_TUNER_WRITERS") else ["test_*.py"]
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "build" / "writers"  # environments that were made once
-LOG_GOPS_SIM = "76451de16546c7ea39651c183cbc532f4a3457c0"  # its newest commit, of December 2023
 
 
 @pytest.fixture(scope="session")
@@ -64,32 +63,6 @@ def hwloc() -> Path:
 def promtool() -> Path:
     """Prometheus' own checker, as Debian 12 has it."""
     return _unpacked("prometheus-2.42.0", "prometheus") / "usr" / "bin" / "promtool"
-
-
-@pytest.fixture(scope="session")
-def log_gops_sim() -> tuple[Path, dict[str, str]]:
-    """Folder with LogGOPSim and its txt2bin, built, and the variables that they need."""
-    root = _unpacked("graphviz-2.42", "re2c", "gengetopt", "libgraphviz-dev", "libcgraph6", "libcdt5")
-    folder, libraries = KEPT / "LogGOPSim", root / "usr" / "lib" / "x86_64-linux-gnu"
-    source = folder / "src" / "LogGOPSim"
-    env = {**os.environ, "PATH": f"{root / 'usr' / 'bin'}:{os.environ['PATH']}", "LD_LIBRARY_PATH": str(libraries)}
-
-    def done(*words: object, cwd: Path = source) -> None:
-        subprocess.run([str(word) for word in words], cwd=cwd, env=env, check=True, capture_output=True)
-
-    if not (folder / "made").is_file():
-        shutil.rmtree(folder, ignore_errors=True)
-        done("git", "clone", "--quiet", "https://github.com/spcl/LogGOPSim", folder, cwd=KEPT)
-        done("git", "checkout", "--quiet", LOG_GOPS_SIM, cwd=folder)
-        done("re2c", "-o", "txt2bin.cpp", "txt2bin.re")
-        for each in ("txt2bin", "loggopsim"):
-            done("gengetopt", "-F", f"{each}_cmdline", "-i", f"{each}_cmdline.ggo")
-        done("g++", "-w", "-O1", "txt2bin.cpp", "txt2bin_cmdline.c", "-o", "txt2bin")
-        headers = [f"-I{root / 'usr' / 'include' / each}" for each in ("", "graphviz")]
-        linked = [f"-L{libraries}", "-l:libcgraph.so.6", "-l:libcdt.so.5"]
-        done("g++", "-w", "-O1", *headers, "LogGOPSim.cpp", "loggopsim_cmdline.c", "-o", "LogGOPSim", *linked)
-        (folder / "made").touch()
-    return source, env
 
 
 def _unpacked(name: str, *packages: str) -> Path:
