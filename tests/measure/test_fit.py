@@ -373,7 +373,7 @@ def test_sizes_that_the_model_misses_are_named_and_do_not_speak_for_the_others(t
     assert max(noise for size, noise in by_bytes.items() if size > 64) < 3
     assert found.noise < 3
     said = CliRunner().invoke(cli, ["fit", "constants", str(path)], catch_exceptions=False).output
-    assert "it misses more at some sizes, which get less weight: from 8 B" in said
+    assert "it is further off at some sizes, which get less weight: from 8 B" in said
 
 
 def test_nccl_s_own_machine_is_left_as_it_is(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def picks(selection: Selection, request: Request, sizes: SizeArray, table_us: Fl
     """The picks of ``sizes`` (ascending, at least one); if there is nothing to run, values are as in :class:`Choices`.
 
     There is nothing to run below one element in each part of nBytes, nor above the largest size that NCCL accepts.
-    ``table_us``: the cost table of the sizes from one element on, if known.
+    ``table_us``: the cost table, if known, of those ``sizes`` that have at least one element.
     """
     shape = sizes.shape
     made = Picks(

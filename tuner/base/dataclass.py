@@ -2,8 +2,8 @@
 
 The standard library compiles six methods for each frozen dataclass while its module loads: a third of a millisecond per
 class, which was a fifth of the time of a ``pick``, although most of the classes never get an object. Here all but
-``__init__`` are shared by all classes, and ``__init__`` is compiled with the first object. Fields are the standard
-library's, and ``fields``, ``replace`` and ``asdict`` of :mod:`dataclasses` take these classes as their own.
+``__init__`` are shared by all classes, and ``__init__`` is compiled with the first object. The fields are those of the
+standard library, so ``fields``, ``replace`` and ``asdict`` of :mod:`dataclasses` accept these classes.
 """
 
 import dataclasses

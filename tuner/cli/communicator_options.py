@@ -299,7 +299,7 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
         yield _own(
             "--tuner",
             "The tuner plugin that decides before NCCL: aws-ofi-nccl, aws-ofi-nccl=VERSION, table:FILE[,TUNER], "
-            "nvidia:FILE.csv, none. [default: of AWS's instance types what their images load, else none]",
+            "nvidia:FILE.csv, none. [default: for AWS's instance types what their images load, else none]",
             metavar="TUNER",
             shell_complete=_tuners,
             heading="Who decides",

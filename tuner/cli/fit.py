@@ -161,7 +161,7 @@ def _print_constants(report: FitReport) -> None:
     worse = [one for one in fitted.noise_by_size if one.noise > WORSE * fitted.noise]
     if worse:
         sizes = ", ".join(f"from {human_bytes(one.from_bytes)} {one.noise:g}" for one in worse)
-        say(f"it misses more at some sizes, which get less weight: {sizes}")
+        say(f"it is further off at some sizes, which get less weight: {sizes}")
     print_left_out(report.files)
 
 

@@ -142,7 +142,7 @@ class Symbols:
 
 
 def load(library: Path, sha256: str, cache: Path) -> Symbols:
-    """The symbols of ``library``, from ``cache`` if this file was read before."""
+    """The symbols of ``library``; from ``cache`` if the library was read before."""
     stored = cache / "symbols" / f"{sha256[:32]}.{FORMAT}.json"
     with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):  # none, damaged, or of another form
         return _stored(recall_answer(stored))

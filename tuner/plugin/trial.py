@@ -119,8 +119,9 @@ class TableTrial:
     ``unavailable`` is the line of the first matching row, if NCCL can run none of its choices here and no other row
     decides. Channels that the table sets are an upper bound.
 
-    If calls may bypass the algorithms, ``tuner`` says what a tuner can decide about this one. ``own_bypass`` is the
-    call's path without the table, ``bypass`` its path with the table; None if an algorithm is used.
+    If symmetric kernels or copy engines may run calls, ``tuner`` says what a tuner can still decide about this call.
+    ``own_bypass`` is the call's path without the table, ``bypass`` its path with the table; None if an algorithm is
+    used.
     """
 
     bytes: int

@@ -46,7 +46,7 @@ class Members:
     is made.
 
     ``shares``: it shares the resources of the whole communicator, by splitShare or shrinkShare of ncclConfig_t or by a
-    variable. ``by``: the call of libnccl that creates it; it affects no choice.
+    variable. ``by``: the function of libnccl that creates it; no choice depends on that.
     """
 
     ranks: tuple[int, ...]

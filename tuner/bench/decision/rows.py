@@ -285,7 +285,7 @@ Known = Mapping[CommunicatorShape, Sequence[Decision]]
 class HeldOutMeasured:
     """Effect of interpolated rows at a measured number of nodes from which they were not learnt.
 
-    ``own`` is the mean regret with the rows that were decided for this number of nodes.
+    ``own`` is the mean regret if the rows that were decided for this number of nodes are used.
     """
 
     nodes: int

@@ -288,7 +288,7 @@ def calls_on_windows(communicator: Comm, request: Request, nbytes: int) -> bool:
 
 @ARGUMENT_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
 def calls_of_a_kind_with_kernels(communicator: Comm, request: Request, nbytes: int) -> bool:
-    """Calls that a symmetric kernel could do if they were on windows, wherever there is symmetric memory."""
+    """Whether a symmetric kernel could do the call if its buffers were in symmetric windows."""
     copied = is_copied(communicator, request, nbytes)
     return not copied and waits(communicator, request, nbytes)
 

@@ -141,7 +141,7 @@ def _to_near(how: Aggregation, near: int) -> Iterator[Move]:
 
 
 def _to_the_last(how: Aggregation, near: int) -> Iterator[Move]:
-    """Ranks at odd distances send nothing on."""
+    """The last steps: ranks at an odd distance only receive and forward nothing."""
     for place in range(how.far):
         distance = place * how.apart + near
         if distance < how.ranks:

@@ -135,7 +135,7 @@ def _affordable(
 
 
 def shared(curves: Iterable[SurfaceCurve], scope: Iterable["Place"]) -> Surface:
-    """The surface of curves of an algorithm and protocol each, for the collectives and GPUs that were measured."""
+    """The surface in which all measured collectives and numbers of GPUs share one curve per algorithm and protocol."""
     by_number = {curve.key[1]: curve for curve in curves}
     keys = {(place.collective, place.algo_proto, place.gpus_per_node) for place in scope}
     return Surface([replace(by_number[key[1]], key=key) for key in sorted(keys) if key[1] in by_number])

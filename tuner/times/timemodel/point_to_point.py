@@ -1,8 +1,8 @@
 """Times of AllToAll, which is made from sends and receives: NCCL itself has no model of it.
 
 Small parts use LL, in a time that grows with a part; larger ones Simple, whose latency and bandwidth overlap. The form
-takes the faster of both. Between nodes each peer costs a message, and a GPU's share of the adapters is the limit. There
-is no form for single sends and receives, because they depend on how many channels NCCL gives a pair.
+takes the shorter of these two times. Between nodes each peer costs a message, and a GPU's share of the adapters is the
+limit. There is no form for single sends and receives, because they depend on how many channels NCCL gives a pair.
 """
 
 from collections.abc import Mapping

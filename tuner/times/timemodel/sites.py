@@ -475,7 +475,7 @@ class SiteProcess:
 
 
 class _TypeRows:
-    """Rows of other clusters of a site's instance type in their effect on its calls."""
+    """How rows of other clusters with a site's instance type change what is expected of the site's calls."""
 
     def __init__(self, parameters: Mapping[str, float], rows: SiteRows) -> None:
         self._process = SiteProcess(parameters, rows)
