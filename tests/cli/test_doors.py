@@ -46,7 +46,7 @@ def test_what_has_no_picks_to_compare_is_refused(words: tuple[str, ...]) -> None
     "words",
     [
         ("plugin", "compile", "--machine", "dgx-h100", "--nccl", "2.28.9", "--as", "decisions"),
-        ("machines", "dgx-h100"),
+        ("measured", "h100-8x-2n__2.21.5__oci", "--source", "x"),
         ("plot", "map", "allreduce", "--machine", "dgx-h100"),
     ],
 )
@@ -54,6 +54,19 @@ def test_no_file_is_called_a_dash(words: tuple[str, ...], tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     assert "-: nothing is written to standard output; valid: a file's name" in run(*words, "-o", "-", code=2).stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dash_is_standard_output_where_a_command_prints_without_it(tmp_path: Path) -> None:
+    (table := tmp_path / "nvidia.csv").write_text("allreduce,1024,1048576,ring,ll128,4,2,16,-1,-1\n", "utf-8")
+    for words in (
+        ("machines", "dgx-h100"),
+        ("export", "allreduce", "--format", "csv", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "1M"),
+        ("plugin", "convert", str(table)),
+    ):
+        plain, dashed = run(*words), run(*words, "--out", "-")
+        assert plain.stdout == dashed.stdout != ""
+    assert "Ring" in plain.stdout or "ring" in plain.stdout
+    assert "add --out OUT" in run("plugin", "convert", str(table), "--json", code=2).stderr
 
 
 @pytest.mark.parametrize(("word", "command"), [("predict", "pick"), ("upgrade", "diff"), ("compare", "diff")])

@@ -21,7 +21,10 @@ from tuner.base.files import cache_folder
 from tuner.cli import installation
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+WHOLE_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PROJECT = WHOLE_PROJECT["project"]
+# Modules, pages of rooms, what Python makes of modules, and what is compiled at the installation.
+NOT_DATA = frozenset({".py", ".md", "__pycache__", "_native"})
 
 
 def distributions(extra: str) -> set[str]:
@@ -150,6 +153,21 @@ def test_an_extra_alone_is_enough_for_its_commands(
         )
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
         assert (done.returncode, "pip install" in done.stderr) == (code, False), (words, done.stderr)
+
+
+def test_every_file_that_a_package_reads_is_in_the_wheel() -> None:
+    """An installation from a clone's folder has only what the project's file names, unlike an editable one."""
+    packed = WHOLE_PROJECT["tool"]["setuptools"]["package-data"]
+    folders = {"tuner.tables": ROOT / "tables", "tuner": ROOT / "tuner", "nccl_tuner": ROOT / "nccl_tuner"}
+    in_wheel = {
+        found
+        for package, patterns in packed.items()
+        for pattern in patterns
+        for found in folders.get(package, ROOT / package.replace(".", "/")).glob(pattern)
+    }
+    there = {found for folder in folders.values() for found in folder.rglob("*") if found.is_file()}
+    left_out = {found for found in there - in_wheel if not NOT_DATA.intersection((*found.parts, found.suffix))}
+    assert not left_out
 
 
 def test_a_module_of_no_extra_is_no_missing_extra() -> None:

@@ -181,6 +181,7 @@ FILE = click.Path(path_type=Path)  # of options and arguments that name one
 # Parameters that name files to write; for any other file - means standard input.
 WRITTEN = frozenset({"cost_table", "dump", "junit_file", "nccl_log", "out", "parquet", "plot", "svg"})
 STANDARD_INPUT = Path("/dev/stdin")
+PRINTED_WITHOUT_OUT = frozenset({"convert", "export", "machines"})  # commands that print what --out would write
 
 
 Params = Mapping[str, Any]  # of a command, as click has them: before options are packed into records
@@ -315,6 +316,8 @@ class Command(Help):
         for name, value in ctx.params.items():
             if name not in WRITTEN:
                 ctx.params[name] = _read_from(value)
+            elif isinstance(value, Path) and str(value) == "-" and name == "out" and self.name in PRINTED_WITHOUT_OUT:
+                ctx.params[name] = None
             elif isinstance(value, Path) and str(value) == "-":
                 named = next(each for each in self.params if each.name == name)
                 raise BadInput(

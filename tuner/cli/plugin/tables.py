@@ -31,7 +31,7 @@ from tuner.scenario import Scenario
 
 @click.command(name="convert", cls=options.Command)
 @click.argument("file", metavar="IN", type=FILE)
-@options.out_option("OUT", "The file to write.")
+@options.out_option("OUT", "Write to this file, not to standard output.", required=False)
 @options.option(
     "--to",
     "target",
@@ -40,17 +40,23 @@ from tuner.scenario import Scenario
     default="table",
 )
 @options.json_option
-def convert_command(file: Path, out: Path, target: str) -> None:
+def convert_command(file: Path, out: Path | None, target: str) -> None:
     """Writes a decision table in another format; the content of IN decides what it is in.
 
     If the other format cannot express a row, the error names that row, and nothing is written.
 
     \b
-    nccl-tuner plugin convert nccl_tuner.conf --out my.table
+    nccl-tuner plugin convert nccl_tuner.conf > my.table
     nccl-tuner plugin convert my.table --out ncclx.csv --to ncclx-csv
     """
+    if out is None and json_wanted():
+        raise BadInput("--json says what was written: add --out OUT")
     read = convert.read(file)
-    write_text(out, convert.to_text(read, target))
+    text = convert.to_text(read, target)
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    write_text(out, text)
     rows = len(read.table.decisions)
     if json_wanted():
         print_json({"from": read.format, "to": target, "out": str(out), "rows": rows})
