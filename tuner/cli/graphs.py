@@ -13,6 +13,7 @@ from tuner.answers.graphs import Explained, GraphsAcross
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.names import Pattern
+from tuner.base.numerics import Float, shortest
 from tuner.base.printable import printable
 from tuner.base.sizes import plural
 from tuner.cli import options
@@ -380,9 +381,11 @@ def _parts(device: str) -> tuple[str, int, str]:
 
 
 def _shown(value: object) -> object:
-    """A value as text for people: None is a dash."""
+    """A value as text for people: None is a dash, and a number is the shortest that is the same float32."""
     if value is None:
         return "-"
+    if isinstance(value, float):
+        return shortest(Float(value))
     if isinstance(value, bool):
         return "yes" if value else "no"
     return value.name if isinstance(value, Pattern) else value
