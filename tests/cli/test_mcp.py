@@ -122,7 +122,8 @@ def test_what_is_wrong_is_one_line(talk: Talk, tmp_path: Path) -> None:
             return str(await client.ask(tool, wrong=True, **given))
 
         said = await refused("pick", collective="allreduce", machine="dgx-h10")
-        assert said == run("pick", "allreduce", "--machine", "dgx-h10", code=2).stderr.strip()
+        # The command line adds a line of its own, the command that would answer.
+        assert said == run("pick", "allreduce", "--machine", "dgx-h10", code=2).stderr.splitlines()[0]
         for name in ("/etc/passwd", "../secret.xml", str(tmp_path / "secret.xml"), "link.xml", "/dev/stdin", ".."):
             assert outside in await refused("diagnose", files=[name]), name
             assert outside in await refused("machines", name=name if "/" in name else f"./{name}"), name

@@ -19,12 +19,10 @@ from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Proto
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import compare
 from tuner.plugin.asked import FileTuner, opened
 from tuner.scenario import Scenario
-from tuner.scenario.oracle_configuration import OracleConfiguration
 
 EMULATED = [nccl for nccl in WITH_PLUGINS if interface(nccl) >= 2]
 KIB = 1 << 10
@@ -43,10 +41,11 @@ def machine(nccl: str) -> Scenario:
 
 
 def differing(scenario: Scenario, table: Path, groups: list[list[Operation]]) -> list[object]:
-    selection, nccl = Selection(scenario.communicator()), scenario.nccl
-    topology, env = catalogue.load("dgx-h100").topology_xml, {"NCCL_TUNER_TABLE": str(table)}
+    selection = Selection(scenario.communicator())
     found: list[object] = []
-    configuration = OracleConfiguration(topology, 2, scenario.gpus_per_node or 8, nccl, env, plugin=plugin.path())
+    described = scenario.oracle_configuration()
+    env = {**described.env, "NCCL_TUNER_TABLE": str(table)}
+    configuration = replace(described, env=env, plugin=plugin.path())
     with Oracle(configuration) as oracle, opened(table, selection) as asked:
         for number, operations in enumerate(groups):
             values = compare(selection, oracle, plan(selection, operations, asked))

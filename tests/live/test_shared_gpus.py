@@ -48,7 +48,14 @@ def of(name: str, gpu_of_rank: tuple[int, ...], nodes: int = 1) -> OracleConfigu
     h100 = catalogue.load("dgx-h100")
     gpus = max(gpu_of_rank) + 1
     return OracleConfiguration(
-        h100.topology_xml, nodes, gpus, name, dict(h100.environment), gpu_of_rank=gpu_of_rank, dumps_topology=True
+        h100.topology_xml,
+        nodes,
+        gpus,
+        name,
+        dict(h100.environment),
+        gpu_of_rank=gpu_of_rank,
+        dumps_topology=True,
+        offers_gin=True,
     )
 
 

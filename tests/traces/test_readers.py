@@ -315,7 +315,10 @@ def test_nsight_exports_without_payloads(tmp_path: Path, statement: str, message
     [
         (b"SQLite format 3\x00broken", "x: not an export of Nsight Systems"),
         (b'{"coll_perf": {}}\n{"coll_perf": {"coll": "AllReduce"}}', "not what the Inspector writes: KeyError"),
-        (b'{"coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8}}\nnonsense\n{}\n', "x:2: not whole JSON"),
+        (
+            b'{"coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8}}\nnonsense\n{}\n',
+            "x:2: JSON that is cut off or damaged",
+        ),
         (b'{"dump_stats": {}}\n{"dump_stats": {}}', "no record of a collective"),
         (b"nccl_collective_exec_time_microseconds{collective=\n", "x:1: not a line of Prometheus text"),
         (b'nccl_bus_bandwidth_gbs{a="b"} 1\n', "no line of nccl_collective_exec_time_microseconds"),

@@ -137,7 +137,7 @@ def test_a_folder_for_each_host_is_one_job(tmp_path: Path) -> None:
     write(tmp_path / "a", {0: calls, 1: calls}, ranks=4)
     write(tmp_path / "b", {2: calls, 3: calls[:1]}, ranks=4)
     done = run("diagnose", str(tmp_path), code=1)
-    assert "rank 3 did not call what others wait in" in done.stdout
+    assert "rank 3 did not make the call in which others wait" in done.stdout
     assert "4 ranks with a dump" in done.stdout
 
 

@@ -14,7 +14,7 @@ from tuner.base import extras
 from tuner.base.errors import CannotBeJudged, OracleFailed, TunerError
 from tuner.base.interrupts import interruptible, sigterm_interrupts
 from tuner.base.printable import PrintableStream
-from tuner.cli.command import Group
+from tuner.cli.command import CURE, Group
 
 SECTIONS = {
     "What NCCL picks, and why": {
@@ -210,7 +210,7 @@ def _end(code: int, says: str, instead: str | None = None) -> NoReturn:
         line = f"nccl-tuner: {_one_line(says)}"
         print(_for_terminal(line) if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
         if instead is not None:
-            print(f"try: {instead}", file=sys.stderr, flush=True)
+            print(f"{CURE}{instead}", file=sys.stderr, flush=True)
     except OSError:
         _give_up(sys.stderr)
     sys.exit(code)

@@ -181,6 +181,7 @@ FILE = click.Path(path_type=Path)  # of options and arguments that name one
 # Parameters that name files to write; for any other file - means standard input.
 WRITTEN = frozenset({"cost_table", "dump", "junit_file", "nccl_log", "out", "parquet", "plot", "svg"})
 STANDARD_INPUT = Path("/dev/stdin")
+CURE = "try: "  # before the command that would answer, on the line after an error
 PRINTED_WITHOUT_OUT = frozenset({"convert", "export", "machines"})  # commands that print what --out would write
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError, did_you_mean
 from tuner.base.records import VERSION, VERSION_KEY, versioned
+from tuner.cli.command import CURE
 from tuner.cli.fence import Fence, TooSlow
 
 SHORT_BYTES = 2048  # of a short answer, at most
@@ -424,7 +425,8 @@ class Desk:
         except Exception as error:
             traceback.print_exc(file=sys.__stderr__)
             return Reply(f"nccl-tuner: {name}: a fault of nccl-tuner itself, {type(error).__name__}", wrong=True)
-        lines = errors.splitlines()
+        # The error is the last line but for the command that would answer, which is for a shell.
+        lines = [line for line in errors.splitlines() if not line.startswith(CURE)]
         if code not in VERDICTS or (code == 1 and not output.strip()):
             return Reply(lines[-1] if lines else f"nccl-tuner: {name}: no answer, exit code {code}", wrong=True)
         whole = json.loads(output) if output.strip() else None
