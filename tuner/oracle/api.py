@@ -164,8 +164,9 @@ class Oracle:
         return low, low if size_bytes == low else max(-(-size_bytes // step), 1) * step
 
     def costs(self, request: Request, sizes_bytes: Sequence[int]) -> NDArray[np.float32]:
-        """The cost table that NCCL hands to a tuner plugin for each size: float32 array [size][algorithm][protocol] in
-        us, -1.0 for ignored cells."""
+        """The cost table that NCCL hands to a tuner plugin for each size: a float32 array
+        ``[size][algorithm][protocol]`` in us, with -1.0 in ignored cells.
+        """
         return self.ask(request, sizes_bytes).before_us
 
     def ask(self, request: Request, sizes_bytes: Sequence[int]) -> TunerCosts:
