@@ -688,14 +688,15 @@ def _passes_as(files: Sequence[ResultFile], asked: AcceptOptions) -> tuple[str, 
     """The releases with which every curve passes, if no file names its release; empty if a file does."""
     if any(file.names_release for file in files):
         return ()
-    accepted = []
-    for nccl in asked.scenario.releases:
+    accepted, failed_with = [], asked.scenario.nccl
+    for nccl in sorted(asked.scenario.releases, key=lambda each: each != failed_with):  # the run's own first
         expectation = Expectation(replace(asked.scenario, nccl=nccl), asked.calibration)
         judged = _judged(files, expectation, asked.given, Counter(), a_release=True)
         if judged and all(each.passes for _, each in judged):
+            if nccl == failed_with:  # then it fails by more than its release
+                return ()
             accepted.append(nccl)
-    # What passes as the release that it failed with fails by more than its release.
-    return () if asked.scenario.nccl in accepted else tuple(accepted)
+    return tuple(accepted)
 
 
 def _wanted(rows: Sequence[SampleBlock], given: Given, skipped: Counter[str]) -> Iterator[SampleBlock]:
