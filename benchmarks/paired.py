@@ -96,9 +96,12 @@ def _install(tree: Path) -> Path:
     return python
 
 
-def cpu_s(words: list[str], cache: Path | None = None) -> float:
-    """User and system time of a process and of all that it waited for, in seconds."""
+def cpu_s(words: list[str], tree: Path, cache: Path | None = None) -> float:
+    """User and system time of a process and of all that it waited for, in seconds. It imports the code of ``tree``,
+    whatever this process has in PYTHONPATH.
+    """
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    variables["PYTHONPATH"] = str(tree)
     if cache is not None:
         variables["NCCL_TUNER_CACHE"] = str(cache)
     with TemporaryDirectory() as folder:
@@ -126,10 +129,11 @@ def measured(row: str, python: Path) -> float:
     from tuner.base.files import cache_folder
 
     command = [str(python.with_name("nccl-tuner")), *ROWS["memory" if row == FIRST else row].split()]
+    tree = ROOT if python == Path(sys.executable) else python.parents[2]
     if row != FIRST:
-        return cpu_s(command)
+        return cpu_s(command, tree)
     with fresh_cache(cache_folder()) as cache:
-        return cpu_s(command, cache)
+        return cpu_s(command, tree, cache)
 
 
 def paired(row: str, base: Path, pairs: int, measure: Callable[[str, Path], float] = measured) -> list[list[float]]:

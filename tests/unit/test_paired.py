@@ -37,15 +37,25 @@ def test_the_ratio_is_the_median_of_the_pairs() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.2, 0.4])
-def test_the_time_of_a_process_counts_those_that_it_waits_for(seconds: float) -> None:
+def test_the_time_of_a_process_counts_those_that_it_waits_for(seconds: float, tmp_path: Path) -> None:
     spin = f"import time\nwhile time.process_time() < {seconds}: pass"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {spin!r}])"
-    assert paired.cpu_s([sys.executable, "-c", child]) >= seconds
+    assert paired.cpu_s([sys.executable, "-c", child], tmp_path) >= seconds
 
 
-def test_a_row_that_fails_has_no_time() -> None:
+def test_a_row_that_fails_has_no_time(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=": 2"):
-        paired.cpu_s([sys.executable, "-c", "raise SystemExit(2)"])
+        paired.cpu_s([sys.executable, "-c", "raise SystemExit(2)"], tmp_path)
+
+
+def test_a_row_runs_the_code_of_its_own_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PYTHONPATH of whoever measures would let both builds run the same code."""
+    other, own = tmp_path / "other", tmp_path / "own"
+    for folder, code in ((other, 1), (own, 0)):
+        folder.mkdir()
+        (folder / "of_a_build.py").write_text(f"raise SystemExit({2 * code})")
+    monkeypatch.setenv("PYTHONPATH", str(other))
+    assert paired.cpu_s([sys.executable, "-c", "import of_a_build"], own) > 0
 
 
 def test_every_goal_is_a_row() -> None:
