@@ -3,15 +3,18 @@
 #define _GNU_SOURCE
 #include "zeros.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "export.h"
 #include "imports.h"
+#include "memory.h"
 #include "oracle.h"
 
 enum { PAGE_BYTES = 4096, LARGE_BYTES = 8 * PAGE_BYTES, PAGES_AT_ONCE = 512 };
@@ -70,24 +73,48 @@ void sim_copy_sparse(void *target, const void *source, size_t bytes) {
     }
 }
 
-/* Of malloc's memory the pages that nobody touched are zeros already. */
-static void write_zeros(void *target, size_t bytes, int of_malloc) {
+/* Of memory that is this process's alone the pages that nobody touched are zeros already. */
+static void write_zeros(void *target, size_t bytes, int is_own) {
     struct pages known = {.number = 0};
     unsigned char *at = target;
     for (size_t part; bytes > 0; at += part, bytes -= part) {
         part = until_next_page(at, bytes);
-        if (!of_malloc || touched(&known, at)) {
+        if (!is_own || touched(&known, at)) {
             zero(at, part);
         }
     }
+}
+
+/* Takes the memory from behind the whole pages of a shared mapping of a file in memory, which then read as zeros. Returns
+ * 0, or -1 for other memory, which is left as it is. */
+static int empty_shared(unsigned char *at, size_t bytes) {
+    size_t before = (PAGE_BYTES - (uintptr_t)at % PAGE_BYTES) % PAGE_BYTES;
+    size_t whole = (bytes - before) / PAGE_BYTES * PAGE_BYTES;
+    if (madvise(at + before, whole, MADV_REMOVE) != 0) {
+        return -1;
+    }
+    memset(at, 0, before);
+    memset(at + before + whole, 0, bytes - before - whole);
+    return 0;
 }
 
 static void *fill(void *target, int value, size_t bytes) {
     if (value != 0 || bytes < LARGE_BYTES) {
         return memset(target, value, bytes);
     }
-    write_zeros(target, bytes, 0);
+    if (empty_shared(target, bytes) != 0) {
+        write_zeros(target, bytes, sim_range_of(target, NULL, NULL) == 0);
+    }
     return target;
+}
+
+/* Makes a file as large as asked, without memory behind it. */
+static int reserve(int file, int mode, off_t from, off_t bytes) {
+    struct stat known;
+    if (mode != 0 || fstat(file, &known) != 0) {
+        return fallocate(file, mode, from, bytes);
+    }
+    return known.st_size < from + bytes ? ftruncate(file, from + bytes) : 0;
 }
 
 static void *allocate_zeros(size_t number, size_t bytes_each) {
@@ -124,6 +151,15 @@ static void ask_for_pages(void) {
 
 SIM_EXPORT int sim_skip_zeros(void) {
     ask_for_pages();
-    int error = sim_redirect_import("memset", (uintptr_t)fill);
-    return error != 0 ? error : sim_redirect_import("calloc", (uintptr_t)allocate_zeros);
+    const struct {
+        const char *name;
+        uintptr_t function;
+    } rows[] = {{"memset", (uintptr_t)fill}, {"calloc", (uintptr_t)allocate_zeros}, {"fallocate", (uintptr_t)reserve}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int error = sim_redirect_import(rows[i].name, rows[i].function);
+        if (error != 0 && (error != ENOENT || rows[i].function != (uintptr_t)reserve)) { /* 2.18 has none */
+            return error;
+        }
+    }
+    return 0;
 }

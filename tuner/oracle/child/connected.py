@@ -42,6 +42,7 @@ class ConnectedRanks(Loaded):
         super().__init__(start, threads=False, kept=RUNS_HERE)
         self.record_operations()
         check(lib.sim_wait_for_peers(), "recv and accept")
+        check(lib.sim_skip_zeros(), "memset and calloc")
         ranks = start.ranks
         self.comms, results = ffi.new("void *[]", ranks), ffi.new("int[]", ranks)
         if lib.sim_init_ranks(ranks, ffi.NULL, self.comms, results) != 0:
