@@ -74,6 +74,25 @@ def test_a_shipped_table_is_taken_by_name() -> None:
     assert {(size["pick"], size["time"]) for size in exchanges} == {("-", "calibrated")}
 
 
+def test_the_machine_of_a_shipped_table_need_not_be_named() -> None:
+    named = json.loads(run("accept", TABLE.name, *MACHINE, "--json").stdout)
+    assert json.loads(run("accept", TABLE.name, "--json").stdout) == named
+
+
+def test_a_degraded_run_of_a_table_is_judged_apart_from_the_healthy_one() -> None:
+    """gb10-1x-2n__2.28.9__mprg: two DGX Spark by a switch, and by a cable whose port has no error correction."""
+    text = run("accept", "gb10-1x-2n__2.28.9__mprg", "--json", code=1).stdout
+    found = json.loads(text)
+    verdicts: dict[str, set[str]] = {}
+    for size in found["sizes"]:
+        verdicts.setdefault(size["file"].rpartition(", ")[2], set()).add(size["verdict"])
+    assert verdicts == {"switch": {"pass"}, "cable": {"too slow"}}
+    codes = {each["code"]: each["facts"] for each in found["findings"]}
+    assert "accept.may_be_port" in codes
+    assert all("TCP" not in each["resource"] for each in found["diagnosis"])  # the table says RoCE
+    assert codes["accept.slow_from"]["smaller"] is None  # its first size is the smallest that was measured
+
+
 def test_slow_exchanges_fail(tmp_path: Path) -> None:
     rows = [row for row in TABLE.blocks if row.point.name == "alltoall" and row.gpus_per_node == 8]
     assert accepted(tmp_path, replace(TABLE, blocks=tuple(rows)))["pass"]

@@ -81,6 +81,7 @@ def at_all_sizes(curve: PublicCurve) -> PublicCurve:
 PLANTED: list[tuple[FabricCause, Change]] = [
     (FabricCause.rail, left(0.5)),
     (FabricCause.rail, left(0.25)),
+    (FabricCause.port, left(1 / 8)),
     (FabricCause.oversubscription, left(1 / 3)),
     (FabricCause.node, left(0.6)),
     (FabricCause.gpudirect, left(0.4, start_us=20.0)),

@@ -19,6 +19,7 @@ from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import human_bytes, json_wanted, note_after, print_json, print_table, say, show
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
 from tuner.times.acceptance import accept, judge
 from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance.accept import Acceptance, AcceptOptions, JudgedSize
@@ -152,7 +153,7 @@ def _judged(
     like: Path | None,
 ) -> Acceptance:
     """The verdict on files, with the errors of :func:`accept.accept`; BadInput where their machine is not known."""
-    if files and files[0].is_file() and not communicator.says_where:
+    if files and not communicator.says_where:
         communicator = communicator.but(machine=_only_machine(files[0]))
     nccl = communicator["nccl"]
     communicator, stand_in = _with_known_release(communicator)
@@ -188,13 +189,17 @@ def _hosts(communicator: options.CommunicatorOptions, *, in_domains: bool) -> in
 
 
 def _only_machine(file: Path) -> str:
-    """The machine of the catalogue that has the results' GPUs, if there is only one; a note names it.
+    """The machine that the file itself names, or the only one of the catalogue that has the results' GPUs; a note names
+    the latter.
 
     BadInput if there are several (it lists them) or none, and if the results cannot be read.
     """
     from tuner.jobs.diagnosis.results import machines_with_such_gpus
 
-    gpus, names = machines_with_such_gpus(MeasurementFile(file))
+    results = MeasurementFile(file_of(file))
+    if (named := results.table(Given()).header.machine) in catalogue.names():
+        return named
+    gpus, names = machines_with_such_gpus(results)
     if of_amd := acceptance.not_of_nccl(gpus or ""):
         raise CannotBeJudged(f"{file}: {of_amd}")
     if gpus and len(names) == 1:

@@ -39,6 +39,7 @@ from tuner.times.calibration import plausible
 from tuner.times.measured import Kind, Problem
 from tuner.times.measured.checks import named, nearest_release
 from tuner.times.measured.formats import WRONG, FileFormat, Given, MeasurementFile
+from tuner.times.measured.header import MeasuredHealth
 from tuner.times.measured.nccl_tests import out_of_bounds
 from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.timemodel import calibration as calibrations
@@ -655,9 +656,10 @@ def _judged(
     of_files: list[tuple[ResultFile, Curve]] = []
     for file in files:
         table = replace(file.table, blocks=tuple(_wanted(file.table.blocks, given, skipped)))
-        own, why = curves.of_table(table, str(file.path), expectation.scenario)
-        skipped.update(why)
-        of_files += [(file, each) for each in own]
+        for name, part in _apart(table, str(file.path)):
+            own, why = curves.of_table(part, name, expectation.scenario)
+            skipped.update(why)
+            of_files += [(file, each) for each in own]
     judged = []
     unexpected: list[tuple[ResultFile, Curve, str]] = []
     for file, curve in of_files:
@@ -682,6 +684,18 @@ def _judged(
         else:
             skipped[reason] += sum(map(len, curve.lines))
     return judged
+
+
+def _apart(table: Measurements, name: str) -> Iterator[tuple[str, Measurements]]:
+    """The table, or its parts whose hardware differs in health, each with a name: times of a healthy and of a degraded
+    run have no common median.
+    """
+    parts: dict[MeasuredHealth, list[SampleBlock]] = defaultdict(list)
+    for row in table.blocks:
+        parts[table.health_of(row)].append(row)
+    for rows in parts.values():
+        runs = ", ".join(dict.fromkeys(row.run for row in rows)) if len(parts) > 1 else ""
+        yield f"{name}, {runs}" if runs else name, replace(table, blocks=tuple(rows))
 
 
 def _passes_as(files: Sequence[ResultFile], asked: AcceptOptions) -> tuple[str, ...]:
@@ -747,6 +761,9 @@ def _diagnosed(
     logs = [file.log.joined(log) for file, _ in judged]
     adapters = len(topology.nets)
     refuted = _refuted_in_a_node([each for _, each in judged])
+    networks = {file.table.network_of(row) for file, _ in judged for row in file.table.blocks}
+    if "" not in networks:  # and sockets were answered above
+        refuted.add(Resource.sockets)
     kept = tuple(
         each
         for each in explained

@@ -19,6 +19,7 @@ class FabricCause(StrEnum):
     """Possible causes of a loss. The code of a cause's finding is ``accept.may_be_`` followed by its name."""
 
     rail = "rail"
+    port = "port"
     oversubscription = "oversubscription"
     node = "node"
     gpudirect = "gpudirect"
@@ -35,6 +36,7 @@ class FabricCause(StrEnum):
 _SHAPES = {
     LossShape.plateau: (
         FabricCause.rail,
+        FabricCause.port,
         FabricCause.oversubscription,
         FabricCause.node,
         FabricCause.gpudirect,
@@ -60,6 +62,7 @@ _LEFT = {
     FabricCause.gpudirect: (0.0, 0.8),
     FabricCause.nvls: (0.3, 0.8),
     FabricCause.oversubscription: (0.05, 0.85),
+    FabricCause.port: (0.02, 0.85),
 }
 _AS_MUCH = 0.1  # parts of the bandwidth that are left are alike within this
 _ODD_PARTS = (1 / 2, 1 / 3, 1 / 4)  # of the bandwidth, that uplinks are usually built for
@@ -129,7 +132,7 @@ def _excluded(cause: FabricCause, judged: JudgedCurve, loss: CurveLoss, beside: 
                 or (facts.adapters > 1 and loss.share < (1 - _AS_MUCH) / facts.adapters)
                 or (facts.log.adapters is not None and 0 < facts.adapters <= facts.log.adapters)
             )
-        case FabricCause.node:
+        case FabricCause.node | FabricCause.port:
             return beside.fewer_pass and beside.node_passes
         case FabricCause.gpudirect:
             return facts.log.gpudirect is True

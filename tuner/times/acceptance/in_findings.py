@@ -186,8 +186,15 @@ def _losses(losses: Sequence[tuple[JudgedCurve, CurveLoss]]) -> Iterator[Finding
                 "factor": loss.factor,
                 "most": loss.most,
                 "share_percent": 100 * loss.share,
+                "smaller": True if _passes_below(judged, loss.sizes[0]) else None,
             },
         )
+
+
+def _passes_below(judged: JudgedCurve, nbytes: int) -> bool:
+    """Whether sizes below ``nbytes`` were judged, and none of them fails."""
+    below = [verdict for size, verdict in zip(judged.curve.bytes, judged.verdicts, strict=True) if size < nbytes]
+    return SizeVerdict.passed in below and not any(verdict.fails for verdict in below)
 
 
 def _beyond_links(each: LinksExceeded) -> Finding:
