@@ -412,6 +412,11 @@ def test_a_log_of_hosts_in_brackets_is_no_xml(tmp_path: Path) -> None:
         "WARNING custom_all_reduce.py:143] Custom allreduce is disabled: P2P test failed.",
         'INFO:     127.0.0.1:4444 - "POST /v1/completions HTTP/1.1" 500 Internal Server Error',
         "Checkpoint saved, exit code: 0",
+        "worker-0 exited with code 0",
+        "[W socket.cpp:4] The server socket has failed to bind to [::]:2950 (errno: 98 - Address already in use)",
+        "Thread 12 (idle): c10d::ProcessGroupNCCL::ncclCommWatchdog (libtorch_cuda.so)",
+        "#8 0x7f11 in c10d::ProcessGroupNCCL::ncclCommWatchdog() from /opt/libtorch_cuda.so",
+        "[2026-01-02 03:04:05 TP0] watchdog_timeout=300, disk quota 4 TB, 12 open files",
     ],
 )
 def test_what_a_healthy_job_prints_is_no_failure(tmp_path: Path, line: str) -> None:
@@ -655,6 +660,141 @@ def test_more_pieces_that_launchers_and_terminals_cut(
 ) -> None:
     first = of_text(tmp_path, *lines)[0]
     assert (first.code, first.severity, first.facts["rank"]) == (code, FAULT, rank)
+
+
+NATIVE = "(Trainer pid=31) /opt/lib/lib{name}.so(+0x{at}) [0x7f11{at}] {function}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "facts"),
+    [
+        (
+            [f"[2026-01-02 03:04:05 TP{rank}] Watchdog timeout (self.watchdog_timeout=300)" for rank in (3, 1)]
+            + ["[2026-01-02 03:04:09] Received sigquit from a child process. It means the child failed.", "Killed"],
+            "engine_stalled",
+            {"rank": 3, "number": 300},
+        ),
+        (
+            ["[2026-01-02 03:04:05 PP1 TP3] Scheduler watchdog timeout (self.watchdog_timeout=60, self.soft=False)"],
+            "engine_stalled",
+            {"rank": None, "number": 60},
+        ),
+        (
+            ["(EngineCore pid=4) ERROR [core.py:1] Exception: WorkerProc initialization failed due to an exception",
+             "(EngineCore pid=4) Traceback (most recent call last):"],
+            "engine_failed",
+            {"pid": 4},
+        ),
+        (
+            ["(Worker pid=5) Traceback (most recent call last):", "(Worker pid=5) ValueError: no memory for blocks",
+             "(EngineCore pid=4) RuntimeError: Engine core initialization failed. See root cause above."],
+            "python_exception",
+            {"pid": 5},
+        ),
+        (
+            [NATIVE.format(name=name, at=f"a{number}", function="f()") for number, name in enumerate(("a", "b"))],
+            "cpp_stack",
+            {"pid": 31},
+        ),
+        (
+            [NATIVE.format(name="torch", at="e5", function="c10d::ProcessGroupNCCL::ncclCommWatchdog()")],
+            "watchdog_failure",
+            {"pid": 31},
+        ),
+        (
+            [NATIVE.format(name="torch", at="e5", function="c10d::ProcessGroupNCCL::ncclCommWatchdog()"),
+             "(Trainer pid=31) CUDA error: unspecified launch failure"],
+            "cuda_launch_failure",
+            {"pid": 31},
+        ),
+        (
+            ["[2026-01-02 03:04:05,1] [INFO] [launch.py:9:sigkill_handler] Killing subprocess 55"],
+            "launcher_ended_others",
+            {"pid": None},
+        ),
+        (
+            ["[2026-01-02 03:04:05,1] [INFO] [launch.py:9:sigkill_handler] Killing subprocess 55",
+             "[ERROR] [launch.py:9:sigkill_handler] ['python', 't.py'] exits with return code = 3"],
+            "exit_code",
+            {"number": 3},
+        ),
+    ],
+    ids=["sglang", "pipelines", "engine", "cause of an engine's end", "stack", "watchdog's stack", "its cause",
+         "deepspeed", "deepspeed's code"],
+)  # fmt: skip
+def test_what_engines_and_stacks_report_of_other_processes(
+    tmp_path: Path, lines: list[str], code: str, facts: dict[str, object]
+) -> None:
+    first = of_text(tmp_path, *lines)[0]
+    assert (first.code, first.severity) == (f"ending.{code}", FAULT)
+    assert {name: first.facts[name] for name in facts} == facts
+
+
+def test_a_table_that_has_no_row_yet_is_not_judged(tmp_path: Path) -> None:
+    made = [COMPLETE.format(rank=rank) for rank in (0, 1)]
+    assert of_text(tmp_path, *made)[0].severity in (NOTE, UNLIKE)
+    for head in (
+        "#                                      out-of-place                       in-place",
+        "#  size  count  type",
+    ):
+        first = of_text(tmp_path, *made, head)[0]
+        assert (first.code, first.severity) == ("diagnose.ends_in_results", UNKNOWN)
+
+
+def test_a_warning_that_is_cut_is_the_whole_one(tmp_path: Path) -> None:
+    head = "[{device}] misc/socket.cc:518 NCCL WARN "
+    whole = head.format(device=0) + "Net : Call to recv from 10.0.0.2<51000> failed : Connection reset by peer"
+    warned = [
+        each for each in of_text(tmp_path, whole, head.format(device=1) + "Net") if each.code == "diagnose.warned"
+    ]
+    assert [each.facts["line"] for each in warned] == [1]
+
+
+SLOWER = "graph/search.cc:1 NCCL WARN Could not find a path for pattern 4, falling back to simple order"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["graph/topo.h:2 NCCL WARN Could not find NET with id 3", "RuntimeError: NCCL error in: x.cpp:1, internal error"],
+)
+def test_what_only_makes_a_job_slower_comes_after_what_ended_it(tmp_path: Path, line: str) -> None:
+    found = of_text(tmp_path, SLOWER, line)
+    assert (found[0].facts["line"], found[0].severity) == (2, FAULT)
+    assert of_text(tmp_path, SLOWER)[0].severity is FAULT
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "facts"),
+    [
+        ("RuntimeError: unable to open shared memory object </torch_7_9> in read-write mode: Too many open files (24)",
+         "shared_memory_full", {}),
+        ("RuntimeError: DataLoader worker (pid 70) is killed by signal: Killed. ", "killed", {"pid": 70}),
+        ("RuntimeError: DataLoader worker (pid(s) 70, 71) exited unexpectedly", "child_failed", {"pid": 70}),
+        ("OSError: [Errno 28] No space left on device", "disk_full", {}),
+        ("OSError: [Errno 24] Too many open files: '/data/7'", "too_many_files", {}),
+        ("[rank0]: DistNetworkError: The server socket has failed to listen on any local network address. EADDRINUSE",
+         "address_in_use", {"rank": 0}),
+        ("There are not enough slots available in the system to satisfy the 16 slots", "launcher_failed", {}),
+        ("ssh: connect to host node-7 port 22: No route to host", "launcher_failed", {"host": "node-7"}),
+        ("slurmstepd: error: execve(): python: No such file or directory", "launcher_failed", {}),
+        ("RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running collective: Fingerprint(X)",
+         "collectives_differ", {"rank": 2}),
+        ("RuntimeError: [Rank 0]: Ranks 5, 6 failed to pass monitoredBarrier in 9 ms", "barrier_missed", {"rank": 5}),
+        ("jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.",
+         "cuda_out_of_memory", {}),
+        ("RuntimeError: No CUDA GPUs are available", "cuda_no_device", {}),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "cuda_error", {}),
+        ("-- Process 3 terminated with the following error:", "child_failed", {}),
+        ("worker-0 exited with code 139", "segmentation_fault", {}),
+    ],
+    ids=lambda each: each if isinstance(each, str) and each.islower() else "",
+)  # fmt: skip
+def test_endings_of_hosts_launchers_and_data_loaders(
+    tmp_path: Path, line: str, code: str, facts: dict[str, object]
+) -> None:
+    first = of_text(tmp_path, line)[0]
+    assert (first.code, first.severity) == (f"ending.{code}", FAULT)
+    assert {name: first.facts[name] for name in facts} == facts
 
 
 def test_calls_that_failed_in_an_aborted_communicator_come_after_why_it_was_aborted(tmp_path: Path) -> None:

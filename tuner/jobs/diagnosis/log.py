@@ -152,17 +152,18 @@ def _begins(found: Finding) -> bool:
     were logged first."""
     if found.severity is not Severity.FAULT or found.facts.get("after_another"):
         return False
-    return found.code == "diagnose.warned" or bool(found.facts.get("began"))
+    return (found.code == "diagnose.warned" and not found.facts.get("slower")) or bool(found.facts.get("began"))
 
 
-def _in_time(found: Finding, began: bool) -> tuple[bool, bool, bool, int]:
+def _in_time(found: Finding, began: bool) -> tuple[bool, bool, bool, bool, int]:
     """Sort key of findings: first those that explain how the job ended, then events by their line, then consequences of
-    other events. ``began``: one of the findings says where a failure began.
+    other events, then what only made the job slower. ``began``: one of the findings says where a failure began.
     """
     line = found.facts.get("line")
     line = line if isinstance(line, int) else sys.maxsize
     after = began and bool(found.facts.get("after_another"))
-    return found.code not in ROOT_CAUSES, bool(found.facts.get("follows")), after, line
+    follows, slower = bool(found.facts.get("follows")), bool(found.facts.get("slower"))
+    return found.code not in ROOT_CAUSES, slower, follows, after, line
 
 
 def _never(found: Finding, machine: str) -> Finding:

@@ -17,6 +17,7 @@ from tuner.base.expressions import expression
 HARDWARE, CAUSE, OPENING, EXCEPTION, HEAD, ECHO, ORDERLY, FRAME, WAITING = (
     "hardware", "cause", "opening", "exception", "head", "echo", "orderly", "frame", "waiting"
 )  # fmt: skip
+HEADS = {"python_frame": "python_traceback", "native_frame": "cpp_stack"}  # what a line of a stack is a part of
 LEAST_FRAMES = 2  # lines of a stack that tell a traceback in a piece of output that has nothing else
 MOST_BELOW = 8  # lines from a line of a stack to the exception that it belongs to
 SIGNALS = {  # signal(7), Linux
@@ -37,6 +38,8 @@ _SAME_STAMP = str.maketrans("/ ,", "-T.")
 _WRAPPERS = tuple(
     expression(pattern)
     for pattern in (
+        # SGLang: tensor parallel ranks are the job's where there are no pipelines
+        r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?: DP\d+)?(?: PP\d+ TP\d+| TP(?P<rank>\d+))(?: EP\d+)?\]\s+",
         r"\[?(?P<time>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?)(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?[,:]?\s+",
         r"(?:stdout|stderr) [FP] ",  # Kubernetes' container runtimes
         r"[A-Z][a-z]{2} \d+, \d{4} @ \d\d:\d\d:\d\d(?:\.\d+)?\s+",  # Kibana
@@ -52,6 +55,7 @@ _WRAPPERS = tuple(
         r"> (?=\S)",  # a quotation
         r"\| (?:DEBUG|INFO|WARNING|ERROR)\s*\| \w+ \| ",  # Python's loguru and others
         r"\([\w.:()/ -]*?(?: ?rank=(?P<rank>\d+),?)? ?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\) ?",  # Ray, vLLM
+        r"\(\w+(?:, ip=(?P<host>[\w.:-]+))\) ",  # Ray, of its own processes
         r"srun: error: (?P<host>[\w.-]+): tasks? (?P<rank>\d+)[-\d,]*: ",
         r"slurmstepd(?:-[\w.-]+)?: error: (?=[Dd]etected|\*\*\*|Some)",
         r"\[?pod/(?P<host>[a-z0-9][\w.-]*)(?:/[\w.-]+)?\]? ",  # kubectl logs --prefix
@@ -137,7 +141,10 @@ STEMS = (
     "peer", "pipe", "recv", "stuck", "COMPLETED", "TIMEOUT", "PREEMPTED", "OUT_OF_ME", "Insufficient", "BackOff",
     "could not be", "closing", "without calling", "bus bandwidth", "llegal", "xception", "symbol", "image", "PTX",
     "subset of ranks", "compromised", "mismatch", "ontainer", "ImagePull", "atal", "supported HW", "Horovod",
-    "File \"", "broadcast block", "NcclE", "DMAR:", "AMD-Vi", "ncclU", "ncclS", "ncclI", "ncclR",
+    "File \"", "broadcast block", "frame #", "[0x", " @ ", "sigquit", "No space", "quota", "in use", "open files",
+    "EADDRINUSE", "slots", "listen on", "resolve", "execve", "ssh:", "publickey", "_STATUS_", "sigkill", "EXHAUSTED",
+    "NVML", "NVIDIA driver", "is dead", "is stopped", "encountered", "Unable to", "ORTE", "PRTE", "NcclE", "DMAR:",
+    "AMD-Vi", "ncclU", "ncclS", "ncclI", "ncclR",
 )  # fmt: skip
 
 
@@ -200,8 +207,12 @@ def unwrapped(text: str) -> tuple[dict[str, str], str]:
 
 def in_traceback(endings: Iterable[EndingLine]) -> EndingLine | None:
     """The first line of a stack, as the head of the traceback that it is from; None where there are too few lines."""
-    frames = [each for each in endings if each.role == FRAME]
-    return replace(frames[0], kind="python_traceback", role=HEAD) if len(frames) >= LEAST_FRAMES else None
+    found = list(endings)
+    for kind, head in HEADS.items():
+        frames = [each for each in found if each.kind == kind]
+        if len(frames) >= LEAST_FRAMES:
+            return replace(frames[0], kind=head, role=HEAD)
+    return None
 
 
 def _of_number(row: EndingPattern, said: dict[str, str]) -> tuple[str | None, str]:
@@ -236,7 +247,7 @@ def failures(endings: Iterable[EndingLine]) -> list[EndingLine]:
     found, opened = list[EndingLine](), set[tuple[int | None, str | None, int | None]]()
     frames = dict[tuple[int | None, str | None, int | None], int]()  # the last line of a stack, by process
     for each in endings:
-        if each.role == FRAME:
+        if each.kind == "python_frame":
             frames[each.source] = each.line
         elif each.kind == "python_traceback":
             opened.add(each.source)

@@ -15,7 +15,8 @@ class KnownWarning:
 
     ``warns`` are the releases that print it as a WARN, ``informs`` later ones that print it at INFO, as ranges; empty
     if no release's code has the text. ``harmless`` is empty for a warning that costs something. ``follows``: the
-    warning says that another rank ended or failed before.
+    warning says that another rank ended or failed before. ``slower``: NCCL goes on in a slower way, so that the warning
+    explains no failure.
     """
 
     pattern: str
@@ -26,6 +27,7 @@ class KnownWarning:
     informs: str = ""
     harmless: str = ""
     follows: bool = False
+    slower: bool = False
 
     def is_harmless(self, init_complete: bool) -> bool:
         """Whether the warning costs nothing, given whether the log shows that init completed."""

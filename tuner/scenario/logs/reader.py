@@ -133,7 +133,7 @@ _SYMMETRIC = expression(r"\b(\w+) \[Symmetric\]: (\d+) Bytes -> Kernel (\w+)")
 _DEVICE = expression(r"#\s+Rank\s+(\d+)\s(?:.*\bPid\s+(\d+))?(?:.*\bon\s+(\S+))?.*\bdevice\s+\d+ \[(\S+)\] (.+?)\s*$")
 MOST_DEVICES = 100_000
 
-_RESULTS = expression(r"^#\s+size\s+count\s+type\b")
+_RESULTS = expression(r"^#\s+(?:size\s+count\s+type\b|out-of-place\s+in-place\b)")
 _RESULT_ROW = expression(rf"^\s+\d+\s+\d+\s+(?:{TYPES})\s+\w+\s+-?\d")
 
 # Algorithms of a block of the table whose header is missing: three a block, in NCCL's order.

@@ -55,7 +55,7 @@ def end(shown: ShownByLog) -> Iterator[Finding]:
     elif shows := _without_init(log):
         lacks = {"shows": shows, "subsystems": _subsystems(log)}
         yield Finding("diagnose.without_init", Severity.UNKNOWN, lacks)
-    elif log.transports or any(rank.channels is not None for rank in log.ranks):
+    elif log.transports or log.rings or log.trees or any(rank.channels is not None for rank in log.ranks):
         yield Finding("diagnose.ends_before_complete", Severity.UNKNOWN, {})
     elif (not log.ranks and (log.networks or log.adapters or log.versions)) or _says_little(log):
         yield Finding("diagnose.ends_before_init", Severity.UNKNOWN, {})

@@ -32,6 +32,8 @@ def warnings(shown: ShownByLog) -> Iterator[Finding]:
         if fell_back and "Could not find a path for pattern" in text:
             continue
         alike.setdefault(re.sub(r"0x[0-9a-f]+|\d+", "#", text), []).append(line)
+    for text in [text for text in alike if any(_is_cut(text, other) for other in alike)]:
+        del alike[text]
     if log.returned is not None and not alike:
         where, number = log.returned
         follows = bool(log.timed_out or failures(log.endings))  # as a communicator's calls fail once it is aborted
@@ -50,9 +52,15 @@ def warnings(shown: ShownByLog) -> Iterator[Finding]:
             "host": line.thread.host or None,
             "alike": len(others) or None,
             "after_another": (known is not None and known.follows) or None,
+            "slower": (known is not None and known.slower) or None,
             "meaning": known and known.says,
             "remedy": (known and known.do) or None,
         }
         yield Finding("diagnose.warned", severity, facts)
     if (left := len(alike) - MOST_WARNINGS) > 0:
         yield Finding("diagnose.more_warnings", Severity.NOTE, {"count": left})
+
+
+def _is_cut(text: str, other: str) -> bool:
+    """Whether a warning is the beginning of another one, as the last line of an excerpt may be."""
+    return len(text) < len(other) and other.startswith(text.rstrip())
