@@ -121,6 +121,17 @@ def test_more_gpus_than_the_machine_has_are_refused_in_one_line(tmp_path: Path) 
     assert said == f"nccl-tuner: {path}:2: {says}\n"
 
 
+@pytest.mark.parametrize("placed", [0, 5])
+def test_a_file_in_another_unit_is_one_error_and_a_row_in_one_fails(tmp_path: Path, placed: int) -> None:
+    path = tmp_path / "given.csv"
+    measured.write(path, timed(lambda _, row: row.median_us / 1e4))
+    said = run("accept", str(path), *MACHINE, code=2).stderr
+    assert said.startswith(f"nccl-tuner: {path}:")
+    assert "milliseconds for microseconds?" in said
+    one = accepted(tmp_path, timed(lambda at, row: row.median_us / (1e4 if at == placed else 1)), code=1)
+    assert problem(one, "times too short")["lines"]
+
+
 def test_a_healthy_machine_passes(tmp_path: Path) -> None:
     found = accepted(tmp_path, HEALTHY)
     assert len(found["sizes"]) == len(HEALTHY.blocks)
@@ -146,7 +157,6 @@ def test_a_slow_machine_fails_with_rows_and_floors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("factor", "kind", "says"),
     [
-        (1 / 1000, "above the links", "milliseconds for microseconds"),
         (1 / 8, "above the links", "bits for bytes"),
         (8.0, "all times off alike", "bits for bytes"),
         (1000.0, "all times off alike", "milliseconds, microseconds"),

@@ -217,6 +217,8 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
             raise BadMeasurement(
                 f"{path}:{each.lines[0]}: {each.text}; valid: {option('machine')} of the machine that was measured"
             )
+        if each.kind is Kind.too_short and 2 * len(each.lines) > len(table.blocks):
+            raise BadMeasurement(f"{path}:{each.lines[0]}: nothing of it is judged: {each.text}")
     problems = (*judged.problems, *_other_machine(table, scenario), *drifts(file, table, given))
     out = {line for each in problems if each.refused and each.kind not in _JUDGED for line in each.lines}
     if any(each.kind in (Kind.mixed_machines, Kind.mixed_releases) for each in problems):
