@@ -449,7 +449,7 @@ def test_there_are_no_floors_by_times_of_other_links() -> None:
     ("words", "says"),
     [
         (MACHINE, "no RESULTS"),
-        (("--floors", "some.log", *MACHINE), "--floors judges nothing"),
+        (("--floors", "some.log", *MACHINE), "judges no run"),
         (("absent.log", *MACHINE), "No such file"),
         (("--floors", "--node", "dgx-h100", "--node", "dgx-a100"), "nodes that differ"),
         (("--floors", *MACHINE, "--calibration", "absent"), "no calibration 'absent'"),
@@ -567,15 +567,17 @@ def test_a_cluster_with_half_its_adapters_fails_and_the_same_with_all_does_not()
 def test_a_calibration_of_times_that_fail_says_so(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "docs" / "examples" / "all_reduce.log"
     done = run("fit", "calibration", str(example), "--machine", "dgx-h100", "-o", str(tmp_path / "own.json"))
-    assert "'nccl-tuner accept' fails it, with 5 of 18 sizes" in " ".join(done.stderr.split())
+    assert "'nccl-tuner accept' fails this run, as 5 of 18 sizes" in " ".join(done.stderr.split())
 
 
 def test_results_without_a_machine_are_refused_with_those_that_have_such_gpus() -> None:
     said = run("accept", "docs/examples/all_reduce.log", code=2).stderr
-    assert said.startswith("nccl-tuner: name the machine of docs/examples/all_reduce.log: --machine NAME")
+    assert said.startswith(
+        "nccl-tuner: name the machine that docs/examples/all_reduce.log was measured on: --machine NAME"
+    )
     assert said.rstrip().endswith(
-        "with 8 x H100 80GB HBM3 a node: aws-p5, aws-p5-rdma, azure-nd-h100-v5, dgx-h100, gcp-a3-high, gcp-a3-mega, "
-        "hgx-h100-amd, oci-h100"
+        "these machines have 8 x H100 80GB HBM3 a node: aws-p5, aws-p5-rdma, azure-nd-h100-v5, dgx-h100, gcp-a3-high, "
+        "gcp-a3-mega, hgx-h100-amd, oci-h100"
     )
 
 

@@ -85,8 +85,8 @@ def test_it_is_near_what_was_measured() -> None:
 
 def test_people_read_whose_time_it_is() -> None:
     out = run(*PICK, "--bytes", "1M").stdout
-    assert "NCCL makes it from sends and receives: it picks no algorithm and predicts no time" in out
-    assert "calibrated times: by the calibration dgx-h100" in out
+    assert "NCCL makes this call from sends and receives: it picks no algorithm and predicts no time" in out
+    assert "calibrated times come from the calibration dgx-h100" in out
 
 
 @pytest.mark.parametrize(

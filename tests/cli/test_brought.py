@@ -48,7 +48,7 @@ def test_forced_pat_in_other_commands() -> None:
     assert "never" in run("edges", "--over", "nodes", *PAT, "--env", "NCCL_ALGO=PAT").stdout
     row = next(line for line in run("explain", *PAT, "--nodes", "8").stdout.splitlines() if "PAT/Simple" in line)
     assert "never" in row
-    assert row.rstrip().endswith("only when told to")
+    assert row.rstrip().endswith("only if forced")
     assert len(row) < 120
 
 

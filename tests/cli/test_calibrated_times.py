@@ -115,8 +115,8 @@ def test_pick_for_people_says_whose_times_they_are(calibration: str) -> None:
     assert "NCCL us" in out
     assert "calibrated us" in out
     assert "90 % interval us" in out
-    assert "by the calibration made-up, as asked for; measured with a process a GPU" in out
-    assert "never measured, so extrapolated: NVLS/Simple" in out
+    assert "from the calibration made-up, as asked for; its calls were launched by a process a GPU" in out
+    assert "extrapolated, as they were never measured: NVLS/Simple" in out
     own = run(*PICK, "--bytes", "8", "--calibration", calibration).stdout
     assert "NCCL us" not in own
     assert "extrapolated" not in own
@@ -194,7 +194,7 @@ def test_diff_has_the_gain_by_nccl_and_by_measurements(calibration: str) -> None
     assert changes == answers(*DIFF, "--time", "nccl")[0]["changes"]
     out = run(*DIFF, "--calibration", calibration, "--time", "both").stdout
     assert "time by NCCL   by measurements" in out
-    assert out.count("by the calibration made-up") == 1
+    assert out.count("from the calibration made-up") == 1
     own = run(*DIFF, "--calibration", calibration).stdout
     assert "by measurements" in own
     assert "time by NCCL" not in own
@@ -245,7 +245,7 @@ def test_a_side_without_a_calibration_says_why() -> None:
 
 def test_all_releases_have_nccls_times_only(calibration: str) -> None:
     words = ("diff", "allreduce", "--machine", "dgx-h100", "--nodes", "2", "--all-releases", "--calibration")
-    assert "only has NCCL's own times" in run(*words, calibration, code=2).stderr
+    assert "only shows NCCL's own times" in run(*words, calibration, code=2).stderr
 
 
 BUDGET = ("budget", "docs/examples/step.csv", *H100[:-1], "2.22.3,2.25.1")
@@ -287,13 +287,16 @@ def test_budget_says_whose_times_and_that_nothing_computes_beside(calibration: s
     out = run(*BUDGET, "--calibration", calibration, "--time", "both").stdout
     assert "ms by NCCL's own prediction, " in out
     assert "ms by measurements (90 %: " in out
-    assert "predictions are of calls alone, with no compute beside them; --overlap says what SMs they take" in out
+    assert (
+        "predicted times are for calls that run alone, with no computation at the same time; --overlap shows how many "
+        "SMs they occupy" in out
+    )
     assert "difference by measurements" in out
     own = run(*BUDGET, "--calibration", calibration).stdout
     assert "NCCL's own prediction" not in own
     plain = run(*BUDGET, "--time", "nccl").stdout
     assert "measurements" not in plain
-    assert "with no compute beside them" in plain
+    assert "with no computation at the same time" in plain
 
 
 def test_overlap_says_the_sms_that_calls_take() -> None:
@@ -306,7 +309,7 @@ def test_overlap_says_the_sms_that_calls_take() -> None:
     assert variant["channels"]["mean"] == pytest.approx(weighted / variant["total_us"])
     out = run(*BUDGET, "--overlap").stdout
     assert f"{variant['channels']['mean']:.1f} on average over the predicted time" in out
-    assert "how much that slows either is not known" in out
+    assert "how much sharing a GPU slows calls and computation is not known" in out
 
 
 def test_budget_without_a_calibration_says_why() -> None:
@@ -392,8 +395,11 @@ def test_a_step_adds_calibrated_calls_up(calibration: str) -> None:
         assert record["calibrated"][key] == pytest.approx(total)
     words = (*NCCL_STEP, "--compute-us", "1e6", "--overlap", "0.5")
     out = run(*words, "--calibration", calibration).stdout
-    assert "predictions are of calls alone, with no compute beside them" in out
-    assert "SMs of each GPU from compute, one a channel; how much that slows either is not known" in out
+    assert "predicted times are for calls that run alone, with no computation at the same time" in out
+    assert (
+        "SMs of each GPU away from computation, one per channel; how much sharing a GPU slows calls and computation is "
+        "not known" in out
+    )
     assert "by measurements" in out
     plain = answers(*NCCL_STEP, "--time", "nccl")
     assert "calibrated" not in plain
@@ -419,7 +425,7 @@ def test_table_has_calibrated_times_where_a_call_may_run(calibration: str) -> No
     assert cells == answers("table", *words)
     plain, both = run("table", *words).stdout, run("table", *words, "--time", "both").stdout
     assert both.startswith(plain)
-    assert "by the calibration dgx-h100" in both
+    assert "from the calibration dgx-h100" in both
     own_text = run("table", *words, "--calibration", calibration).stdout
     assert own_text.startswith("calibrated times and algorithm bandwidths")
 
@@ -433,7 +439,7 @@ def test_explain_has_calibrated_times_only_where_they_are_asked_for(calibration:
     assert found == plain
     out = run(*words, "--calibration", calibration).stdout
     assert out.startswith(run(*words).stdout)
-    assert "what they take by measurements, which NCCL does not pick by" in out
+    assert "calibrated times of the combinations (NCCL does not use them to pick)" in out
 
 
 def found_names(explanation: Any) -> list[str]:

@@ -201,10 +201,10 @@ def test_a_process_answers_the_same() -> None:
         (("pick", "allreduce", "--gpus", "4"), "no option --gpus; did you mean --gpus-per-node?"),
         (
             ("pick", "--collective", "allreduce"),
-            "no option --collective: COLLECTIVE stands alone, without one",
+            "no option --collective: write COLLECTIVE alone, without an option",
         ),
-        (("measure", "--collective", "allreduce"), "without one; such as: nccl-tuner measure"),
-        (("plugin", "dry-run", "--table", "my.table"), "no option --table: TABLE stands alone"),
+        (("measure", "--collective", "allreduce"), "without an option; such as: nccl-tuner measure"),
+        (("plugin", "dry-run", "--table", "my.table"), "no option --table: write TABLE alone"),
         (("doctor", "--size", "1M"), "No such option '--size'."),  # which has no sizes
         (("regression",), "no command 'regression'; did you mean diff?"),
         (("autotune",), "no command 'autotune'; did you mean decide or measure?"),
@@ -379,8 +379,11 @@ def test_ranks_that_would_not_agree_are_shown() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--node", "dgx-h100", "--machine", "dgx-h100"), "--node describes all nodes; valid: --node alone"),
-        (("--node", "dgx-h100", "--nodes", "2"), "--node describes all nodes"),
+        (
+            ("--node", "dgx-h100", "--machine", "dgx-h100"),
+            "--node already describes all nodes; use either --node alone",
+        ),
+        (("--node", "dgx-h100", "--nodes", "2"), "--node already describes all nodes"),
         (("--node", "dgx-h100x0"), "--node dgx-h100x0: 0 nodes; valid: 1 to 1048576"),
         (("--node", "dgx-h100:9"), "GPUs per node: 9; valid: 1 to 8 on dgx-h100"),
         (("--node", "dgx-h100", "--node", "dgx-h10"), "no machine 'dgx-h10'; did you mean dgx-h100?"),
@@ -490,7 +493,7 @@ def test_pick_answers_for_some_ranks() -> None:
     ],
 )
 def test_commands_of_all_ranks_refuse_some(words: tuple[str, ...]) -> None:
-    assert "--ranks, --shared: not for this command" in run(*words, *MACHINE, "--ranks", "0-7", code=2).stderr
+    assert "this command has no --ranks and --shared" in run(*words, *MACHINE, "--ranks", "0-7", code=2).stderr
 
 
 def test_what_is_no_list_of_ranks_is_refused() -> None:
@@ -556,12 +559,12 @@ VERDICTS = {
     "scale over GPUs": (
         ("edges", "allreduce", *ON, "--over", "gpus-per-node", "--nccl", "2.28.9", "--bytes", "1M"),
         0,
-        "one pick for every number of GPUs per node",
+        "the pick is the same for every number of GPUs per node",
     ),
     "diff of messages": (
         ("diff", "alltoall", "nodes=8", *ON, "--nodes", "2", "--nccl", "2.28.9"),
         0,
-        "messages go another way in 9 ranges of sizes",
+        "messages are sent differently in 9 ranges of sizes",
     ),
     "preflight": (("preflight", "check", str(EXAMPLES / "preflight")), 0, "all ranks choose the same"),
 }

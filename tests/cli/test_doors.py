@@ -52,7 +52,9 @@ def test_what_has_no_picks_to_compare_is_refused(words: tuple[str, ...]) -> None
 )
 def test_no_file_is_called_a_dash(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "-: nothing is written to standard output; valid: a file's name" in run(*words, "-o", "-", code=2).stderr
+    assert (
+        "-: this file cannot be written to standard output; give a file's name" in run(*words, "-o", "-", code=2).stderr
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -178,6 +178,6 @@ def test_a_compiled_file_that_was_cut_is_no_interrupt(tmp_path: Path) -> None:
     compiled.write_bytes(compiled.read_bytes()[:60])
     cut = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     assert (cut.returncode, cut.stderr.count("\n")) == (2, 2)  # click's own line is empty
-    assert f"remove *.pyc below {tmp_path}" in cut.stderr
+    assert f"remove the *.pyc files below {tmp_path}" in cut.stderr
     compiled.unlink()
     assert subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout == whole.stdout

@@ -270,9 +270,7 @@ def test_variables_that_a_file_names_without_a_value_are_said(
     assert tuple(sorted((*found.computed, *found.named))) == named
     if named:
         done = run(*PICK, "--env-file", str(tmp_path / "file"))
-        assert f"taken from elsewhere, so left out (say them with --env): {', '.join(named)}" in " ".join(
-            done.stderr.split()
-        )
+        assert f"takes them from elsewhere (give them with --env): {', '.join(named)}" in " ".join(done.stderr.split())
 
 
 def test_what_each_variable_does() -> None:

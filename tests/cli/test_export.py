@@ -83,7 +83,7 @@ def test_xla_of_calibrated_times_says_so() -> None:
     text = exported("allreduce", "--format", "xla", *NODE, "--bytes", "1M", "--time", "calibrated")
     assert "times calibrated to measured times, dgx-h100" in text.splitlines()[0]
     assert "valid" in refused("broadcast", "--format", "xla", *NODE)
-    assert "valid" in refused("--format", "xla", *NODE, "--dtype", "float16")
+    assert "remove --dtype" in refused("--format", "xla", *NODE, "--dtype", "float16")
     assert "--time both" in refused("--format", "xla", *NODE, "--time", "both")
 
 
@@ -118,7 +118,7 @@ def test_choices_of_other_buffers() -> None:
     assert [one["bypass"] for one in kernels] == list(edges.bypass)
     assert all(one["algorithm"] is None and one["time_us"][0] > 0 for one in kernels)
     assert all("bypass" not in one for one in registered["collectives"]["AllGather"])
-    assert "valid with --buffers: choices" in refused("--format", "xla", *NODE, "--buffers", "registered")
+    assert "use --format choices" in refused("--format", "xla", *NODE, "--buffers", "registered")
 
 
 def test_simai() -> None:
@@ -202,6 +202,6 @@ def test_programs_of_the_page_read_a_compiled_file(compiled_picks: Path, tmp_pat
 
 
 def test_a_compiled_file_wants_a_name_and_a_table() -> None:
-    assert "give it a name with --out" in refused("allreduce", "--format", "compiled", *NODE)
+    assert "name the file to write with --out" in refused("allreduce", "--format", "compiled", *NODE)
     words = ["allreduce", "--format", "compiled", *NODE, "--buffers", "window", "--out", "never"]
     assert "no table of size ranges says its picks" in refused(*words)

@@ -70,13 +70,13 @@ def test_all_help_lists_commands_in_groups() -> None:
 
 def test_check_takes_collectives_or_files() -> None:
     assert "unknown collective 'nothing'" in run("check", "nothing", code=2).stderr
-    assert "AllReduce beside nothing.json; valid: " in run("check", "allreduce", "nothing.json", code=2).stderr
+    assert "AllReduce beside nothing.json: name either " in run("check", "allreduce", "nothing.json", code=2).stderr
     words = ("check", "nothing.json", "--machine", "dgx-h100")
     assert run(*words, code=2).stderr == "nccl-tuner: nothing.json: No such file or directory\n"
     said = run(*words, "--bytes", "1M", code=2).stderr
-    assert said == "nccl-tuner: --bytes: no meaning with FILEs, which say what ran; remove it\n"
+    assert said == "nccl-tuner: --bytes cannot be used with FILEs, which say what ran: remove it\n"
     said = run("check", *words[2:], "--tuner", "none", code=2).stderr
-    assert "--tuner: no meaning with libnccl" in said
+    assert "--tuner cannot be used with libnccl" in said
     assert "'plugin lint TABLE --libnccl'" in said
     assert "a number of ranks only applies to FILEs" in run("check", *words[2:], "--ranks", "4", code=2).stderr
 

@@ -293,7 +293,7 @@ def test_it_ends_with_its_client(end: Any) -> None:
         assert b"Traceback" not in server.stderr.read()
 
 
-@pytest.mark.parametrize(("folder", "says"), [("/nowhere", "No such file"), ("/", "valid: a folder below it")])
+@pytest.mark.parametrize(("folder", "says"), [("/nowhere", "No such file"), ("/", "name a folder below it")])
 def test_only_a_folder_is_allowed(folder: str, says: str) -> None:
     assert says in run("mcp", "--allow", folder, code=2).stderr
 

@@ -44,10 +44,10 @@ def command(**_: object) -> None:
         (("--fast",), None),
         (("--slow", "--pace", "2"), None),
         (("--alone",), None),
-        (("--fast", "--slow"), "--slow: no meaning with --fast; remove it"),
-        (("--fast", "--slow", "--pace", "2"), "--slow, --pace: no meaning with --fast; remove them"),
+        (("--fast", "--slow"), "--slow cannot be used with --fast: remove it"),
+        (("--fast", "--slow", "--pace", "2"), "--slow, --pace cannot be used with --fast: remove them"),
         (("--pace", "1"), "--pace only applies with --slow: add --slow, or remove it"),
-        (("--alone", "--slow"), "--slow: no meaning with --alone; valid with it: --alone"),
+        (("--alone", "--slow"), "--slow cannot be used with --alone; these options can: --alone"),
     ],
 )
 def test_what_stands_on_the_command_line_is_looked_at(words: tuple[str, ...], said: str | None) -> None:

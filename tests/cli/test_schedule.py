@@ -160,8 +160,8 @@ def test_what_has_no_schedule_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
     by_switch = ("allreduce", "--bytes", "1M", *NODE[:4], "--env", "NCCL_ALGO=NVLS")
     for form in ("goal", "chakra"):
         assert "has no word but ranks, and the switch takes part" in refused(*by_switch, "--format", form, "-o", "x")
-    assert "valid with --out" in refused("allreduce", "--bytes", "8K", *NODE, "--format", "chakra")
-    assert "without --wire" in refused("allreduce", "--bytes", "8K", *NODE, "--wire")
+    assert "name them with --out" in refused("allreduce", "--bytes", "8K", *NODE, "--format", "chakra")
+    assert "remove --wire" in refused("allreduce", "--bytes", "8K", *NODE, "--wire")
     assert "--root 8: valid: 0 to 7" in refused("broadcast", "--bytes", "8K", *NODE, "--root", "8")
     monkeypatch.setitem(__import__("sys").modules, "google.protobuf", None)
     without = refused("allreduce", "--bytes", "8K", *NODE, "--format", "chakra", "-o", str(tmp_path / "x"))

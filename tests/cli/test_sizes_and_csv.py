@@ -97,7 +97,7 @@ def test_calibrated_times_are_in_the_values_too() -> None:
 def test_values_of_what_has_none_are_refused(words: tuple[str, ...]) -> None:
     said = run("pick", *words, *ON, code=2).stderr
     assert "--csv" in said
-    assert said.endswith("; remove it\n")
+    assert said.endswith(": remove it\n")
 
 
 @pytest.mark.parametrize("given", ["99", "9.9", "12", "80,99"])
@@ -218,7 +218,7 @@ def test_the_answer_comes_before_its_notes_and_a_refusal_after_them() -> None:
     answered = CliRunner().invoke(everything, [*asked, "--bytes", "1M"])
     assert answered.exit_code == 0
     assert answered.output.startswith("AllReduce on 1 x aws-p5-rdma")
-    assert "\nnote: NCCL 2.28 is 2.28.9 here" in answered.output
+    assert "\nnote: NCCL 2.28 is taken as 2.28.9" in answered.output
     refused = CliRunner().invoke(everything, [*asked, "--ranks", "99"])
-    assert refused.output.startswith("note: NCCL 2.28 is 2.28.9 here")
+    assert refused.output.startswith("note: NCCL 2.28 is taken as 2.28.9")
     assert refused.exit_code != 0

@@ -67,13 +67,15 @@ def test_a_short_release_is_its_newest_and_said(short: str) -> None:
     for words in (("--nccl", short), ("--nccl", "2.22.3", "--change", f"nccl={short}")):
         verb = PICK if len(words) == 2 else ("diff", "allreduce", "--machine", "dgx-h100")
         done = run(*verb, *words)
-        assert f"note: NCCL {short} is {newest} here, the newest of {short}\n" in done.stderr
+        assert (
+            f"note: NCCL {short} is taken as {newest}, the newest {short} release that is known here\n" in done.stderr
+        )
         assert f"NCCL {newest}" in done.stdout
 
 
 def test_a_release_is_said_once_and_a_whole_one_is_not() -> None:
     done = run("diff", "allreduce", "--machine", "dgx-h100", "--nccl", "2.22", "v2.28.9-1")
-    assert done.stderr == "note: NCCL 2.22 is 2.22.3 here, the newest of 2.22\n"
+    assert done.stderr == "note: NCCL 2.22 is taken as 2.22.3, the newest 2.22 release that is known here\n"
     assert "NCCL 2.28.9" in done.stdout
 
 

@@ -512,7 +512,7 @@ def test_wrong_results_are_left_out_and_said(run: Run, tmp_path: Path) -> None:
     assert "the results of all sizes are wrong (#wrong); valid" in run(*asked, code=2)
     file.write_text(right.replace("graph: 0", "graph: 20"))
     assert loaded(run(*asked, "--json"))["in_cuda_graphs"] is True
-    assert "measured in CUDA graphs; NCCL's picks and times are those of calls outside" in run(*asked)
+    assert "these times were measured in CUDA graphs; the picks, NCCL's times" in run(*asked)
 
 
 def test_a_fit_says_what_it_left_out(run: Run, tmp_path: Path) -> None:
@@ -595,13 +595,13 @@ BAD = {
         f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1G {ONE_LEVEL} --inter-alpha-us x --inter-beta-gbs 3",
         "--inter-alpha-us: 'x' is no number; valid: 0 or above",
     ),
-    "levels of no nodes": (f"allreduce --ranks 16 --bytes 1G {LEVEL_TEXT}", "several nodes; valid with --gpus"),
-    "crossovers of no nodes": (f"allreduce --crossovers --ranks 16 {LEVEL_TEXT}", "valid with --gpus-per-node"),
+    "levels of no nodes": (f"allreduce --ranks 16 --bytes 1G {LEVEL_TEXT}", "between nodes: add --gpus-per-node"),
+    "crossovers of no nodes": (f"allreduce --crossovers --ranks 16 {LEVEL_TEXT}", "add --gpus-per-node"),
     "hierarchy of one level": (f"allreduce --algorithm hierarchical --ranks 16 --bytes 1G {ONE_LEVEL}", "two levels"),
     "too many bytes per second": ("ideal --intra-gbs 1e300 --gpus-per-node 8", "above 0, 1e-30 to 1e+30"),
-    "two peaks": (f"{BUSBW} --time-us 1 --peak-gbs 1 --peak-gbps 8", "--peak-gbs and --peak-gbps; valid: one of them"),
-    "nodes for nothing": (f"{BUSBW} --time-us 1 --gpus-per-node 4", "--gpus-per-node without --algorithm"),
-    "switches for nothing": (f"{BUSBW} --time-us 1 --ranks-per-switch 4", "--ranks-per-switch without --algorithm"),
+    "two peaks": (f"{BUSBW} --time-us 1 --peak-gbs 1 --peak-gbps 8", "give either --peak-gbs or --peak-gbps"),
+    "nodes for nothing": (f"{BUSBW} --time-us 1 --gpus-per-node 4", "--gpus-per-node needs --algorithm"),
+    "switches for nothing": (f"{BUSBW} --time-us 1 --ranks-per-switch 4", "--ranks-per-switch needs --algorithm"),
     "uplinks of a tree": (f"{BUSBW} --time-us 1 --ranks-per-switch 4 --algorithm tree", "valid: ring AllReduce"),
     "switches that do not divide": (
         f"{BUSBW} --time-us 1 --ranks-per-switch 3 --algorithm ring",
@@ -616,7 +616,7 @@ BAD = {
     ),
     "measured for nothing": (
         "fit alpha-beta --experiment --elapsed-us 1 --ranks 2",
-        "without PARAMETER; valid: alpha_intra_us",
+        "name the PARAMETER that these measurements are for; valid: alpha_intra_us",
     ),
     "more ranks than tiles": (
         "ideal --fabric aurora --bytes 2GB --ranks-per-node 13",

@@ -34,11 +34,11 @@ def test_the_repaired_file_is_sound(tmp_path: Path) -> None:
     seen = run("diagnose", str(GUEST), *NCCL, "-o", str(out), code=1).stdout
     for kind in ("pci-flat", "link-speed", "nvlinks", "gpudirect"):
         assert f": {kind}. " in seen
-    assert "held against hgx-h200 (agrees: " in seen
+    assert "compared with hgx-h200 (agrees: " in seen
     assert f"NCCL_TOPO_FILE={out}" in seen
     words = " ".join(seen.split())
-    assert "costs on 2 nodes: nothing by itself, as NCCL predicts it on the machine" in words
-    assert "AllReduce of 1 GiB at 142.1 GB/s busbw instead of 454.6 if only this is left" in words
+    assert "costs on 2 nodes: nothing by itself, by NCCL's own prediction on the machine" in words
+    assert "AllReduce of 1 GiB reaches 142.1 GB/s busbw instead of 454.6 if everything else is repaired" in words
     assert "nothing is wrong" in run("diagnose", str(out), *NCCL).stdout
 
 
@@ -73,7 +73,7 @@ def test_what_nccl_cannot_search_is_said(tmp_path: Path) -> None:
     """A link that one end alone has: the search of NCCL fails, and the repair is written all the same."""
     file = damaged(tmp_path, "nvlink_to_itself", machine="dgx-1v")
     seen = run("diagnose", file, *NCCL, code=1).stdout
-    assert "what it costs is not known: " in seen
+    assert "what the faults cost is not known: " in seen
     assert "no link back" in " ".join(seen.split())
 
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_examined_cannot_be_judged(text: str, says: str, tmp_path
 def test_what_is_repaired_is_one_topology(tmp_path: Path) -> None:
     done = run("diagnose", str(GUEST), str(GUEST), "-o", str(tmp_path / "repaired.xml"), code=2)
     assert done.stderr == (
-        "nccl-tuner: --out writes the repaired topology; valid with a single FILE that is a topology\n"
+        "nccl-tuner: --out writes a repaired topology: give a single FILE that is a topology, or remove --out\n"
     )
     assert "no machine 'nothing'" in run("diagnose", str(GUEST), "--machine", "nothing", code=2).stderr
 

@@ -66,7 +66,7 @@ def test_a_budget_says_whose_times_it_has(tmp_path: Path) -> None:
     assert without["not_compared_calls"] == 8
     assert without["difference_us"] == pytest.approx(sent[1]["total_us"] - sent[0]["total_us"])
     text = run("budget", str(path), *described, "--setting", "NCCL_WIN_ENABLE=0").stdout
-    assert "ms of it by NCCL's model of symmetric kernels" in text
+    assert "ms by NCCL's model of symmetric kernels" in text
     assert "not compared: 8 calls on a symmetric kernel in one" in text
     assert "2 x AllGather float32 2 GiB: copy engines, of which NCCL models no time" in text
     labels = run("budget", str(path), *described, "--prometheus").stdout

@@ -227,7 +227,7 @@ def test_no_row_survives_is_an_answer(tmp_path: Path) -> None:
     out = tmp_path / "pod.table"
     done = CliRunner().invoke(command, [str(path), "--out", str(out)])
     assert done.exit_code == 1
-    assert "no row survives: NCCL's default is the best" in done.output
+    assert "no row stays: NCCL's default is the best" in done.output
     assert read_table(out).decisions == ()
     assert "no row" in read_table(out).provenance["result"]
 

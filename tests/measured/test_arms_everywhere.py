@@ -101,7 +101,7 @@ def test_decide_finds_nothing_where_nothing_is_faster(tmp_path: Path) -> None:
     runs = [as_text(tmp_path / name, model_us(name if name != "plain" else None), "") for name in ("plain", "Tree")]
     out = tmp_path / "pod.table"
     said = run("decide", runs[0], "--arm", f"Tree={runs[1]}", *PLACE, "--no-gate", "--out", out, code=1)
-    assert "no row survives: NCCL's default is the best" in said
+    assert "no row stays: NCCL's default is the best" in said
     assert "no row: NCCL's default" in out.read_text()
 
 
@@ -147,7 +147,7 @@ def test_a_single_forced_file_is_no_choice_of_nccls(runs: list[Path]) -> None:
     record = json.loads(run("budget", EXAMPLES / "inspector.log", "--measured", runs[1], *place))
     reasons = [entry["prices"][0]["measured"].get("reason") for entry in record["entries"]]
     assert "NVLSTree/Simple was not measured" in reasons
-    assert any("taken as runs of 2 x dgx-h100" in note for note in record["notes"])
+    assert any("used as if they were from 2 x dgx-h100" in note for note in record["notes"])
 
 
 def test_verify_takes_the_communicator_of_a_log(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_refusals_say_what_is_missing(runs: list[Path], tmp_path: Path) -> None:
     for words in (("fit", "constants"), ("decide", "--no-gate", "--out", out)):
         assert "does not say where it was measured; valid: --machine NAME" in refused(*words, runs[1])
     assert "valid: with --machine NAME" in refused("verify", runs[1])
-    assert "valid with them: --no-gate" in refused("decide", *runs, *PLACE, "--out", out)
+    assert "add --no-gate" in refused("decide", *runs, *PLACE, "--out", out)
     assert "without --arm and --machine" in refused("decide", *runs, *PLACE, "--out", out, "--no-gate", "--interpolate")
     assert "Ring was forced; --arm says" in refused("fit", "constants", "--arm", f"Tree={runs[1]}", *PLACE)
     several: tuple[str | Path, ...] = ("plot", "measured", *runs, "--json")
@@ -202,7 +202,7 @@ def test_exports_of_a_budget(tmp_path: Path) -> None:
     )
     total = next(line for line in lines if line.startswith("nccl_tuner_budget_total_microseconds{"))
     assert float(total.split()[-1]) == pytest.approx(sum(float(line.split()[-1]) for line in totals), rel=1e-6)
-    assert "one of them" in refused(*words, "--csv", "--prometheus")
+    assert "only one of" in refused(*words, "--csv", "--prometheus")
     assert "b.parquet" in refused(*words, "--parquet", tmp_path / "none" / "b.parquet")
 
 

@@ -602,7 +602,7 @@ def test_a_topology_says_the_path_of_a_channel(graph: str, tmp_path: Path) -> No
         (("ring", "tree", "--json"), "name one graph"),
         (("--out", "drawn.png"), "valid: --out FILE.svg"),
         ((), "nothing to write; valid: --out FILE.svg"),
-        (("--points", "3", "--json"), "--points: no meaning with topology"),
+        (("--points", "3", "--json"), "--points cannot be used with topology"),
     ],
 )
 def test_a_topology_refuses_what_it_cannot_draw(words: tuple[str, ...], said: str) -> None:

@@ -192,7 +192,7 @@ def test_ranges_end_before_channels_that_cannot_be_followed() -> None:
     words = ("edges", "allreduce", "--machine", "dgx-h100", "--nccl", "2.30.7", "--buffers", "window")
     for more in ((), ("--json",)):
         said = CliRunner().invoke(everything, [*words, *more]).stderr
-        assert said == "AllReduce: from 64 GiB on channels change too often to be listed\n"
+        assert said == "AllReduce: from 64 GiB on the number of channels changes too often to list its ranges\n"
     assert CliRunner().invoke(everything, [*words, "--to", "32G"]).stderr == ""
 
 
@@ -206,7 +206,8 @@ def test_ranges_of_registered_buffers_end_there_too(monkeypatch: pytest.MonkeyPa
     assert answers(selection, request).rows() == launches(selection, request, high=last).rows()
     words = ("edges", "allreduce", "--machine", "dgx-h100", "--nccl", "2.30.7", "--buffers", "registered", "--in-place")
     said = CliRunner().invoke(everything, words)
-    assert (said.exit_code, said.stderr) == (0, "AllReduce: from 65 MiB on channels change too often to be listed\n")
+    goes_on = "AllReduce: from 65 MiB on the number of channels changes too often to list its ranges\n"
+    assert (said.exit_code, said.stderr) == (0, goes_on)
 
 
 def test_calls_that_stay_are_answered_as_ever() -> None:

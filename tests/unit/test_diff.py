@@ -153,7 +153,7 @@ def test_an_upgrade_in_words_and_in_json() -> None:
     first = text.splitlines()[0]
     assert first.startswith("the pick changes in 4 ranges of sizes (Broadcast 1, Reduce 1, AllReduce 2), there up to ")
     assert "by NCCL's own model; " in first
-    assert "known of such an upgrade: nccl-tuner diff --regressions 2.22.3 2.25.1" in text
+    assert "after such an upgrade: nccl-tuner diff --regressions 2.22.3 2.25.1" in text
     assert all(f"  {each.title}\n" in text.partition("before: ")[0] for each in between("2.22.3", "2.25.1"))
     assert "the same algorithm and protocol at every size: AllGather, ReduceScatter" in text
     before, after = sides("2.22.3", ["nccl=2.25.1"])
@@ -199,7 +199,7 @@ def test_all_releases_that_have_such_buffers() -> None:
     result = CliRunner().invoke(everything, words)
     assert result.exit_code == 0, result.output
     assert result.stderr.startswith("without 2.18.1, 2.18.3, 2.19.3, ")
-    assert result.stderr.endswith("2.26.5: they have no such buffers (--buffers window)\n")
+    assert result.stderr.endswith("2.26.5, which cannot use such buffers (--buffers window)\n")
     later = [name for name in release.names() if release.load(name).rules.non_classic_path != "classic_path_only"]
     pairs = [tuple(line.split()[:2]) for line in result.stdout.splitlines() if line.startswith(" 2.")]
     assert pairs == [*pairwise(later)]
@@ -209,7 +209,7 @@ def test_all_releases_that_have_such_buffers() -> None:
     ("arguments", "says"),
     [
         (["--nccl", "2.22.3"], "nothing differs"),
-        (["2.22.3", "2.25.1", "2.26.2"], "more than two releases: 2.22.3, 2.25.1, 2.26.2; valid: BEFORE AFTER"),
+        (["2.22.3", "2.25.1", "2.26.2"], "more than two releases: 2.22.3, 2.25.1, 2.26.2; name two, BEFORE AFTER"),
         (["--all-releases", "--nccl", "2.22.3"], "compares every release"),
         (["2.99"], "2.99"),
     ],
@@ -325,7 +325,7 @@ def test_regressions_as_printed() -> None:
     threads = [one["thread"] for one in known]
     assert threads == ["https://github.com/NVIDIA/nccl/issues/2058"]
     refused = CliRunner().invoke(everything, ["diff", "--regressions", "2.29.2"])
-    assert "valid: none, or BEFORE AFTER" in str(refused.exception)
+    assert "name two releases, BEFORE AFTER, or none" in str(refused.exception)
 
 
 def test_defaults_that_changed() -> None:

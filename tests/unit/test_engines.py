@@ -341,7 +341,7 @@ def test_measured_times_stand_beside_as_measured_and_only_where_they_were() -> N
     }
     assert "measured" not in calls[1]
     shown = " ".join(run(*group, "--bytes", "16M").stdout.split())
-    assert "vllm@0.24.0 as a whole on 8 H100, in CUDA graphs: 16 MiB 92.38 us (aiconfigurator 0.12.0;" in shown
+    assert "vllm@0.24.0 on 8 H100, in CUDA graphs: 16 MiB 92.38 us (aiconfigurator 0.12.0;" in shown
     for other in (("--eager",), ("--env", "VLLM_ALLREDUCE_USE_SYMM_MEM=0"), ("--gpus-per-node", "6")):
         assert "measured" not in json.loads(run(*group, *other, "--bytes", "16M", "--json").stdout)["calls"][0]
 
@@ -374,7 +374,7 @@ def test_explain_says_what_turned_each_away_and_then_what_nccl_does() -> None:
     shown = run(*group, "--bytes", "32M").stdout
     assert shown.index("its limit is 16 MiB here") < shown.index("how Ring/LL128 comes to its numbers")
     in_windows = run(*group, "--bytes", "32M", "--engine-arg", "enable-symm-mem").stdout
-    assert "symmetric kernels that can do it" in in_windows
+    assert "symmetric kernels that can run the call" in in_windows
 
 
 def test_sequence_parallel_experts_split_the_rows_of_a_group() -> None:
@@ -517,8 +517,8 @@ def test_a_step_has_its_own_launches_and_columns() -> None:
         "dgx-h100",
     )
     done = run(*asked, "--eager", "--hidden-size", "4096", code=2)
-    assert "--eager: a decoding step is in CUDA graphs" in done.stderr
-    assert "--hidden-size: the model has its own; remove them" in done.stderr
+    assert "--eager does not apply, as decoding steps" in done.stderr
+    assert "--hidden-size does not apply, as the model says it; remove them" in done.stderr
 
 
 ROW = 7168 * 2  # bytes of a token of deepseek-v3

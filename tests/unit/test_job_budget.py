@@ -133,8 +133,8 @@ def test_the_command_prints_groups() -> None:
     answer = json.loads(run(*words, "--job", "tp=4,pp=2,ep=8,etp=1", "--json").stdout)
     assert [one["group"] for one in answer["groups"]] == ["tp", "dp", "all", "ep", "pp"]
     for more, says in (
-        (("--job", "tp=4", "--csv"), "--csv: only for one communicator"),
-        (("--job", "tp=4", "--ranks", "0-7"), "--ranks: only for one communicator"),
+        (("--job", "tp=4", "--csv"), "--csv only applies to a single communicator"),
+        (("--job", "tp=4", "--ranks", "0-7"), "--ranks only applies to a single communicator"),
         (("--rank", "1"), "only applies with --job"),
         (("--shared",), "--shared needs --ranks, --job or --by-group"),
     ):
@@ -236,8 +236,8 @@ def test_the_command_prices_a_model_as_a_list_of_the_same_calls(tmp_path: Path) 
         (("--model", "deepseek-v3", "--job", "pp=4"), "pp 4 does not divide layers 61"),
         (("--model", "llama-3-70b", "--rank", "1"), "--rank only applies to FILEs"),
         ((str(EXAMPLE), "--model", "llama-3-70b"), "not both"),
-        ((), "FILEs that have them, or --model NAME"),
-        ((str(EXAMPLE), "--zero", "3", "--sp"), "--sp, --zero only applies to a model's step"),
+        ((), "FILEs with the calls of the job, or --model NAME"),
+        ((str(EXAMPLE), "--zero", "3", "--sp"), "--sp, --zero only applies to a training step of a model"),
     ],
 )
 def test_a_step_that_does_not_fit_is_refused(words: tuple[str, ...], says: str) -> None:
@@ -343,7 +343,7 @@ def test_differences_below_half_a_microsecond_are_not_shown(us: float, capsys: p
     budget_command._print_changes("2.27.7", other)  # type: ignore[arg-type]
     printed = capsys.readouterr().out
     assert ("AllReduce" in printed) == (abs(us) > 0.5)
-    assert ("its times within 0.5 us" in printed) == (abs(us) < 0.5)
+    assert ("times that differ by less than 0.5 us" in printed) == (abs(us) < 0.5)
     other.changes = (change(us, after="Tree/LL"),)
     budget_command._print_changes("2.27.7", other)  # type: ignore[arg-type]
     assert "Tree/LL" in capsys.readouterr().out

@@ -196,7 +196,7 @@ def test_calibrated_times_are_added_and_nothing_else() -> None:
 def test_the_table_says_what_was_looked_at() -> None:
     lines = run(*COMMAND, "--to-nodes", "64").stdout.splitlines()
     assert lines[0] == "the pick changes with the number of nodes: AllReduce at 2 of 2 sizes"
-    (looked,) = (line for line in lines if "numbers of nodes from 1 to 64 were looked at" in line)
+    (looked,) = (line for line in lines if "numbers of nodes from 1 to 64 were computed" in line)
     assert "missed" in looked
     assert [line.split()[2:8] for line in lines if "NVLSTree" in line] == [
         ["2", "31", "16", "248", "NVLSTree/Simple", "16"]
@@ -207,7 +207,7 @@ def test_the_table_says_what_was_looked_at() -> None:
 
 
 def test_a_number_of_nodes_is_not_taken() -> None:
-    assert "valid: --from-nodes, --to-nodes" in run(*COMMAND, "--nodes", "2", code=2).stderr
+    assert "use --from-nodes and --to-nodes instead" in run(*COMMAND, "--nodes", "2", code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_the_command_names_what_takes_calls_on_windows() -> None:
     (kernel, tree) = json.loads(run(*words, "--buffers", "window", "--json").stdout)["ranges"]
     assert (kernel["algorithm"], kernel["bypass"]) == (None, "symmetric kernel AllReduce_RSxLDMC_AGxSTMC")
     assert "bypass" not in tree
-    assert "Times of symmetric kernels are by NCCL's own model" in run(*words, "--buffers", "window").stdout
+    assert "Times of symmetric kernels come from NCCL's model" in run(*words, "--buffers", "window").stdout
     over_gpus = "edges", "--over", "gpus-per-node", *words[3:10], "--buffers", "window", "--json"
     assert any("bypass" in each for each in json.loads(run(*over_gpus).stdout)["ranges"])
 

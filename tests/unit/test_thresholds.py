@@ -45,7 +45,7 @@ def test_only_ranges_that_float32_makes_are_rounding() -> None:
         (0.9996, "as fast by NCCL's own model"),
         (1.0004, "as fast by NCCL's own model"),
         (1.02, "up to 2.0 % slower by NCCL's own model"),
-        (None, "NCCL has no model that compares them"),
+        (None, "NCCL has no model that compares the old with the new choice"),
     ],
 )
 def test_gains_that_a_tenth_of_a_percent_shows_are_said(ratio: float | None, says: str) -> None:

@@ -18,51 +18,51 @@ from tuner.cli.command import CURE, Group
 
 SECTIONS = {
     "What NCCL picks, and why": {
-        "pick": "algorithm, protocol, channels and time, by size or of a group",
-        "explain": "every number of a pick step by step, and why not another one",
-        "edges": "the exact sizes, or numbers of nodes, where the pick changes",
-        "diff": "what a release, a setting, hardware or a node count changes",
-        "order": "in which order ranks are added; whether the bits are the same",
-        "table": "NCCL's table of latencies and bandwidths, in its own layout",
+        "pick": "algorithm, protocol, channels and time that NCCL picks, by size",
+        "explain": "how NCCL computes a pick, step by step, and why not another one",
+        "edges": "the exact sizes, or numbers of nodes, at which the pick changes",
+        "diff": "how picks change with a release, a setting, hardware or nodes",
+        "order": "the order in which values are added; whether bits stay the same",
+        "table": "NCCL's table of latencies and bandwidths, laid out as NCCL does",
     },
     "How long it takes": {
         "budget": "how long a job's collectives take, and where the time goes",
-        "accept": "whether a cluster is as fast as it should be; floors for a gate",
-        "fit": "constants, alpha and beta, a calibration; how far off it is",
+        "accept": "whether a cluster is as fast as it should be; minimum bandwidths",
+        "fit": "fits constants, alpha and beta, or a calibration to measured times",
         "cost": "textbook models: alpha-beta, bandwidths, training steps",
     },
     "Machines, topologies and logs": {
-        "diagnose": "what is wrong, from any log, topology, result or trace; repair",
-        "machines": "the machines known by name; a topology, by name or completed",
+        "diagnose": "finds what is wrong from any log, topology, result or trace",
+        "machines": "lists the known machines; prints or completes a topology",
         "graphs": "the channels that NCCL's search finds on a topology",
         "memory": "the device memory and the SMs that a communicator takes",
-        "log": "what a log of NCCL says, and whether the emulator agrees",
-        "preflight": "whether all ranks of a job would choose the same",
+        "log": "shows what a NCCL log says, and whether the emulator agrees",
+        "preflight": "checks before a job starts that all ranks will choose the same",
     },
     "Compare with the real NCCL": {
-        "check": "the emulator against libnccl, or against what a job ran",
-        "oracle": "the real libnccl on simulated GPUs: programs, learning",
-        "fetch-nccl": "fetches a release's libnccl for the commands that ask it",
+        "check": "compares the emulator with libnccl, or with what a job ran",
+        "oracle": "runs the real libnccl on simulated GPUs; learns new releases",
+        "fetch-nccl": "downloads a release's libnccl for the commands that need it",
     },
     "Measure, and change the pick": {
-        "measure": "times algorithms, protocols and channels, on GPUs or simulated",
-        "measured": "tables of measured times, shipped and one's own",
-        "verify": "NCCL's picks against the measured best: regret, crossovers",
-        "decide": "a decision table from measurements, proven in A/B runs or a job",
+        "measure": "measures algorithms, protocols and channels, on GPUs or simulated",
+        "measured": "lists tables of measured times: shipped ones and your own",
+        "verify": "compares NCCL's picks with the measured best: regret, crossovers",
+        "decide": "makes a decision table from measurements, and tests its gains",
         "plugin": "the tuner plugin and its tables: load, lint, dry-run, convert",
-        "job": "collectives measured in a running job; arms for it to try",
+        "job": "times the collectives of a running job; plans choices to try in it",
     },
     "Pictures, pages and files": {
-        "plot": "pictures of picks, changes and measured times; a HTML page",
-        "export": "picks, times and schedules in other programs' files",
+        "plot": "draws picks, changes and measured times; writes an HTML page",
+        "export": "writes picks, times and schedules as files for other programs",
     },
     "For agents": {
-        "mcp": "the commands as tools of the Model Context Protocol",
+        "mcp": "serves the commands as tools (Model Context Protocol)",
     },
     "This installation": {
-        "doctor": "what of nccl-tuner is installed, and what is missing",
-        "cache": "what the cache holds: libnccl, graphs, sums; to list and prune",
-        "completion": "completion of commands, options and names for a shell",
+        "doctor": "checks which parts of nccl-tuner are installed and work",
+        "cache": "lists and removes what is cached: libnccl, graphs, checksums",
+        "completion": "prints the script that lets a shell complete commands and names",
     },
 }
 # Python looks for garbage after each 700 new objects: while modules load that is often, and there is none.
@@ -168,7 +168,7 @@ def run(words: list[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt) as error:
         if isinstance(error.__cause__, EOFError):  # click takes it for the end of what is typed, and nobody types here
             folder = sys.pycache_prefix or os.path.dirname(os.path.dirname(__file__))
-            _end(2, f"a compiled file of Python's ends early, as after a full disk; remove *.pyc below {folder}")
+            _end(2, f"a compiled Python file is cut off, as after a full disk; remove the *.pyc files below {folder}")
         _end(130, "interrupted")
     except (BrokenPipeError, NobodyReads):
         _give_up(sys.stdout)

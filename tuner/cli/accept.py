@@ -34,10 +34,12 @@ FLOOR_COLUMNS = ("collective", "size", "pick", "expected us", "busbw GB/s", "flo
 NOT_MEASURED = "*"
 RULE_COLUMNS = ("size", "expected by", "of it", "limit", "alone", "verdict")
 RULE = (
-    "rule: measured times divided by the expected ones ('of it') must stay below a limit that is learnt from healthy "
-    "public runs, each site left out in turn; the way of launching may add 60 us below 1 MiB and 25 us up to 16 MiB",
-    "slow sizes fail together: the two largest, three of four in a row (between nodes below 1 GiB above wider limits), "
-    "or more than half of those below 64 KiB; one above the limit 'alone' fails by itself",
+    "rule: a measured time divided by the expected one (column 'of it') must stay below a limit, which was learnt "
+    "from healthy public runs, with each site left out in turn; for how calls are launched, 60 us are allowed on top "
+    "below 1 MiB and 25 us up to 16 MiB",
+    "slow sizes only fail together: the two largest, three of four in a row (between nodes and below 1 GiB with "
+    "wider limits), or more than half of those below 64 KiB; a single size fails if it is above the limit in column "
+    "'alone'",
 )
 # Findings that are said below the table: how the answer came about, and what it leaves open.
 _AFTER = frozenset(
@@ -56,31 +58,38 @@ _CAUSE = "accept.may_be_"  # followed by what the cause is
 @options.option(
     "--collective",
     "program",
-    "The collective that was run, where RESULTS do not say it.",
+    "The collective that was run, if RESULTS do not name it.",
     default="",
     show_default=False,
     metavar="NAME",
 )
 @options.option(
     "--calibration",
-    "Take the expected times from this calibration. [default: that of the machine, else of another with GPUs of its "
-    "generation, else NCCL's own times with their known error]",
+    "Take the expected times from this calibration. [default: the machine's own, else that of a machine with GPUs of "
+    "the same generation, else NCCL's own times with their known error]",
     metavar="NAME|FILE",
 )
 @options.file_option(
-    "--like", "FILE", "Judge by this run of the same cluster on a healthy day instead, whatever the model says."
+    "--like", "FILE", "Compare with this healthy run of the same cluster instead of the expected times."
 )
-@options.flag("--floors", "Print the bandwidths that pass, for a gate; without RESULTS.")
+@options.flag("--floors", "Print the minimum bandwidths that pass, for use as thresholds; takes no RESULTS.")
 @options.option(
-    "--bytes", "sizes", "Sizes of --floors, NCCL's nBytes.", type=options.SIZES, default="1M,4M,16M,64M,256M,1G,4G"
+    "--bytes",
+    "sizes",
+    "Sizes for which --floors prints bandwidths, as NCCL's nBytes.",
+    type=options.SIZES,
+    default="1M,4M,16M,64M,256M,1G,4G",
 )
 @options.option(
-    "--dtype", "Data type of --floors, NCCL's name.", type=options.Named(DataType, "type"), default="float32"
+    "--dtype", "Data type for --floors, by NCCL's name.", type=options.Named(DataType, "type"), default="float32"
 )
-@options.flag("--explain", "Say how the verdict came about: the rule, its limits, and the runs compared with.")
+@options.flag("--explain", "Explain the verdict: the rule, its limits, and the runs that RESULTS were compared with.")
 @options.file_option("--junit", "junit_file", "FILE.xml", "Write JUnit XML for CI.")
 @options.file_option(
-    "--plot", "picture", "FILE.png", "Draw the run among those of its class, in the band that passes (.svg, .pdf)."
+    "--plot",
+    "picture",
+    "FILE.png",
+    "Draw the run, comparable healthy runs, and the range that passes (.png, .svg, .pdf).",
 )
 @options.json_option
 def command(
@@ -115,7 +124,7 @@ def command(
         file_of(each)  # a name that is none is said before a machine is asked for
     if floors:
         if files or junit_file is not None or picture is not None:
-            raise BadInput("--floors judges nothing: remove RESULTS, --junit and --plot")
+            raise BadInput("--floors only prints bandwidths and judges no run: remove RESULTS, --junit and --plot")
         described = _with_known_release(communicator)[0].scenario()
         _print_floors(Expectation(described, calibration), Request(Collective.AllReduce, dtype, Op.sum), sizes)
         return
@@ -159,7 +168,7 @@ def _judged(
     communicator, stand_in = _with_known_release(communicator)
     described = communicator.scenario()
     if not files:
-        raise BadInput("no RESULTS; valid: files of nccl-tests or of 'nccl-tuner measure', or --floors")
+        raise BadInput("no RESULTS: name files of nccl-tests or of 'nccl-tuner measure', or add --floors")
     given = Given(
         nccl="" if not nccl else nccl if stand_in else described.nccl,
         nodes=_hosts(communicator, in_domains=described.resolve().own.trays is not None),
@@ -207,10 +216,15 @@ def _only_machine(file: Path) -> str:
         note_after(findings.words(taken))
         return names[0]
     such = (
-        f"; with {gpus}: {', '.join(names)}" if names else f"; no machine of the catalogue has {gpus}" if gpus else ""
+        f"; these machines have {gpus}: {', '.join(names)}"
+        if names
+        else f"; no machine of the catalogue has {gpus}"
+        if gpus
+        else ""
     )
     raise BadInput(
-        f"name the machine of {file}: --machine NAME (all: nccl-tuner machines), or --topology FILE.xml{such}"
+        f"name the machine that {file} was measured on: --machine NAME ('nccl-tuner machines' lists them), or "
+        f"--topology FILE.xml{such}"
     )
 
 
@@ -232,7 +246,7 @@ def _print(result: Acceptance, explain: bool) -> None:
     for each in notes:
         _say(each)
     if any(each.time is Whose.calibrated and not each.measured for each in result.sizes):
-        say(f"{NOT_MEASURED} never measured for this collective: extrapolated, with a wide band")
+        say(f"{NOT_MEASURED} was never measured for this collective: its time is extrapolated, with a wide interval")
     if explain:
         _explain(result)
 
@@ -246,7 +260,7 @@ def _say(finding: Finding) -> None:
     problem = finding.code == "accept.rows" and finding.severity is Severity.FAULT
     say(f"refused: {says}" if problem else says)
     if explained.do and finding.severity is not Severity.NOTE:
-        label = "what would let it be judged" if finding.severity is Severity.UNKNOWN else "do"
+        label = "to have it judged, you need" if finding.severity is Severity.UNKNOWN else "do"
         say(f"{label}: {explained.do}")
 
 
@@ -326,4 +340,4 @@ def _print_floors(expectation: Expectation, like: Request, sizes: list[int]) -> 
     for reason in expectation.reasons:
         say(f"expected times: {reason}")
     if any(each.time is Whose.calibrated and not each.measured for each in floors):
-        say(f"{NOT_MEASURED} never measured for this collective: extrapolated, with a wide band")
+        say(f"{NOT_MEASURED} was never measured for this collective: its time is extrapolated, with a wide interval")

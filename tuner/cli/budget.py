@@ -76,7 +76,7 @@ def show(title: str, budget: Budget, asked: Shown) -> None:
     base, *others = budget.variants
     shown = asked if base.calibrated else replace(asked, nccl=True, calibrated=False)
     if not budget.entries:
-        say(f"{title}: sends and receives alone")
+        say(f"{title}: only sends and receives")
         _print_files(budget)
         _print_left_out(budget)
         for variant in budget.variants:
@@ -148,14 +148,16 @@ def _print_exchanges(variant: str, exchanges: Sequence[ExchangesOf]) -> None:
         for each in exchanges
     ]
     columns = ("call", "size", "calls", "bytes of all", "kernels", "SMs", "same node", "other nodes")
-    print_table(f"sends and receives with {variant}: no time model of NCCL, in no total", columns, rows)
+    print_table(
+        f"sends and receives with {variant}: NCCL has no time model for them, so no total includes them", columns, rows
+    )
 
 
 def _totals(base: VariantBudget, shown: Shown) -> str:
     by = "NCCL's model with fitted constants" if base.constants.fitted else "NCCL's own prediction"
     parts = [f"{_ms(base.total_us)} ms by {by}"] if shown.nccl else []
     if shown.nccl and base.symmetric_us is not None:
-        parts.append(f"{_ms(base.symmetric_us)} ms of it by NCCL's model of symmetric kernels")
+        parts.append(f"of which {_ms(base.symmetric_us)} ms by NCCL's model of symmetric kernels")
     if shown.calibrated and base.calibrated:
         total = base.calibrated.total
         parts.append(f"{times.central(total, 1e3, 3)} ms by measurements (90 %: {times.interval(total, 1e3, 3)})")
@@ -170,14 +172,17 @@ def _print_whose(budget: Budget, shown: Shown) -> None:
     if used:
         say(times.whose_of_all(used))
     if any(variant.symmetric_us is not None for variant in budget.variants):
-        say("calls on symmetric kernels: by NCCL's own model of them; no measured times of them are known")
-    say(f"{times.ALONE}{'' if shown.overlap else '; --overlap says what SMs they take'}")
+        say(
+            "times of calls on symmetric kernels come from NCCL's own model of these kernels; no measured times of "
+            "them are known"
+        )
+    say(f"{times.ALONE}{'' if shown.overlap else '; --overlap shows how many SMs they occupy'}")
     for variant in budget.variants if shown.overlap else ():
         if sms := variant.channels:
             least = f"{sms.least} to " if sms.least < sms.most else ""
             say(
-                f"{variant.name}: a call takes {least}{sms.most} SMs of each GPU from compute, one a channel, "
-                f"{sms.mean:.1f} on average over the predicted time; {times.COST_UNKNOWN}"
+                f"{variant.name}: a call takes {least}{sms.most} SMs of each GPU away from computation, one per "
+                f"channel, {sms.mean:.1f} on average over the predicted time; {times.COST_UNKNOWN}"
             )
 
 
@@ -185,8 +190,8 @@ def _print_all_to_all(variant: str, exchanges: AllToAllBudget) -> None:
     extrapolated = "" if exchanges.measured else ", never measured between nodes, so extrapolated"
     time_ms, interval_ms = times.central(exchanges.time, 1e3, 3), times.interval(exchanges.time, 1e3, 3)
     say(
-        f"{variant}: {number(exchanges.calls)} AllToAll take {time_ms} ms by measurements "
-        f"(90 %: {interval_ms}){extrapolated}; in no total"
+        f"{variant}: {number(exchanges.calls)} AllToAll take {time_ms} ms by measurements (90 %: "
+        f"{interval_ms}){extrapolated}; no total includes them"
     )
 
 
@@ -258,7 +263,7 @@ CHANGE_COLUMNS = ("collective", "type", "size", "calls", "from", "to", "us each"
 def _print_changes(base: str, other: VariantBudget) -> None:
     changes = [each for each in other.changes if each.before != each.after or abs(each.difference_us) >= LEAST_US]
     if not changes and not other.not_compared_calls:
-        say(f"{other.name}: the picks of {base}, and its times within {LEAST_US} us\n")
+        say(f"{other.name}: the same picks as {base}, and times that differ by less than {LEAST_US} us\n")
     if not changes:
         return
     rows = [
@@ -273,7 +278,11 @@ def _print_changes(base: str, other: VariantBudget) -> None:
         )
         for change in changes[:TOP]
     ]
-    print_table(f"what makes up the difference of {other.name} to {base}, by NCCL's prediction", CHANGE_COLUMNS, rows)
+    print_table(
+        f"which calls make up the difference between {other.name} and {base}, by NCCL's prediction",
+        CHANGE_COLUMNS,
+        rows,
+    )
     if rest := changes[TOP:]:
         say(f"and {len(rest)} more: {sum(each.difference_us for each in rest) / 1000:+.3f} ms\n")
 
@@ -305,7 +314,7 @@ def _print_kernels(entries: Sequence[EntryPrices], total: AllKernels) -> None:
                     f"{kernels.median_us / price.time_us:.2f}",
                 )
             )
-    print_table("kernels of the trace; they also wait for other ranks", KERNEL_COLUMNS, rows)
+    print_table("measured kernels of the trace (their times include waiting for other ranks)", KERNEL_COLUMNS, rows)
     say(f"{plural(total.calls, 'kernel')} took {_ms(total.measured_us)} ms; predicted {_ms(total.predicted_us)} ms\n")
 
 
@@ -335,7 +344,10 @@ def _print_regret(variant: str, total: BudgetRegret, rows: Sequence[tuple[EntryP
             for entry, price, measured in lost[:TOP]
         ]
         more = f", {len(lost) - TOP} sizes more" if len(lost) > TOP else ""
-        title = f"what the picks of {variant} lose by the {total.times} times of {total.file}{more}"
+        title = (
+            f"what the picks of {variant} lose against the best choice, by the {total.times} times of "
+            f"{total.file}{more}"
+        )
         print_table(title, REGRET_COLUMNS, cells)
     reasons: dict[str, float] = defaultdict(float)
     for entry, price in priced:
@@ -377,13 +389,15 @@ def group_options(function: F) -> F:
         function,
         options.option(
             "--job",
-            "How the job splits its ranks, such as tp=4,pp=2: tp, cp, pp, ep, etp, replicate (of dp, which is "
-            "what is left), order=tp-cp-ep-dp-pp. Each group's calls are priced on its own communicator.",
+            "How the job splits its ranks, such as tp=4,pp=2. Keys: tp, cp, pp, ep, etp, replicate (part of dp, "
+            "which gets the remaining ranks), order=tp-cp-ep-dp-pp. The calls of each group are priced on the "
+            "group's own communicator.",
             metavar="DEGREES",
         ),
-        options.option("--rank", "With --job: the rank that the FILEs are from. [default: 0]", type=int),
+        options.option("--rank", "With --job: the rank that wrote the FILEs. [default: 0]", type=int),
         options.flag(
-            "--by-group", "Price each communicator of FILEs on its own ranks, where FILEs say them; as --job does."
+            "--by-group",
+            "Price the calls of each communicator on its own ranks as --job does, if FILEs say which ranks these are.",
         ),
     )
 
@@ -395,7 +409,10 @@ def job_of(given: Mapping[str, Any], ranks: int, shares: bool) -> JobGroups | No
         raise BadInput("--rank only applies with --job")
     if job is None and not by_group:
         if shares:
-            raise BadInput("--shared needs --ranks, --job or --by-group: some ranks share the resources of all")
+            raise BadInput(
+                "--shared needs --ranks, --job or --by-group: it means that some ranks share the resources of the "
+                "communicator of all ranks"
+            )
         return None
     return JobGroups(None if job is None else layout_of(job, ranks), rank or 0, shares)
 
@@ -405,7 +422,9 @@ def check_beside(job: JobGroups, **given: object) -> None:
     if beside := [name for name, value in given.items() if value]:
         options = ", ".join("--" + name.replace("_", "-") for name in beside)
         whose = "--by-group" if job.layout is None else "--job"
-        raise BadInput(f"{options}: only for one communicator; valid without {whose}")
+        raise BadInput(
+            f"{options} only applies to a single communicator, and {whose} describes several: remove one of the two"
+        )
 
 
 STEP_OPTIONS = ("sequence", "micro_batches", "sp", "zero", "imbalance")
@@ -427,7 +446,7 @@ def model_options(function: F) -> F:
         if name is None:
             if said:
                 options_said = ", ".join("--" + each.replace("_", "-") for each in said)
-                raise BadInput(f"{options_said} only applies to a model's step: add --model")
+                raise BadInput(f"{options_said} only applies to a training step of a model: add --model")
             return function(*arguments, model=None, **given)
         if options.is_given("dtype"):
             said["dtype"] = given["call"].dtype
@@ -438,20 +457,21 @@ def model_options(function: F) -> F:
         made,
         options.option(
             "--model",
-            "Instead of FILEs a training step of a model by name, such as llama-3-70b, of bfloat16 without "
-            "--dtype; --job says how it is split.",
+            "Instead of FILEs: price a training step of a model, such as llama-3-70b, in bfloat16 unless --dtype "
+            "says another type; --job says how the model is split.",
             metavar="NAME",
             shell_complete=lambda _ctx, _option, begun: _models(begun),
         ),
         options.option("--sequence", "Tokens per sequence. [default: the model's]", type=click.IntRange(1)),
         options.option(
-            "--micro-batches", "Micro-batches of a step, of one sequence each. [default: 1]", type=click.IntRange(1)
+            "--micro-batches", "Micro-batches in a step; each has one sequence. [default: 1]", type=click.IntRange(1)
         ),
         options.flag("--sp", "Use sequence parallelism with tensor parallelism."),
         options.option("--zero", "ZeRO's stage, 0 to 3. [default: 0]", type=click.IntRange(0, 3)),
         options.option(
             "--imbalance",
-            "Tokens of the busiest expert rank over the mean: its AllToAll is priced. [default: 1]",
+            "How many times the mean number of tokens the busiest expert rank gets; its AllToAll is priced. "
+            "[default: 1]",
             type=float,
         ),
     )
@@ -533,13 +553,13 @@ def _row(one: GroupBudget, whole_us: float) -> tuple[object, ...]:
 @options.file_option(
     "--measured",
     "FILE",
-    "Times of this communicator ('nccl-tuner measure', nccl-tests): adds the regret of the picks; repeatable, for "
-    "runs that say by NCCL_ALGO and NCCL_PROTO what they forced.",
+    "Measured times of this communicator, from 'nccl-tuner measure' or nccl-tests: adds how much the picks lose "
+    "against the measured best (regret). Repeatable, for runs whose NCCL_ALGO and NCCL_PROTO say what they forced.",
     multiple=True,
 )
 @arm_option
 @options.time_options("both")
-@options.flag("--overlap", "Show the SMs that calls take from computation: the channels of their picks.")
+@options.flag("--overlap", "Show how many SMs calls take away from computation: one for each channel of the pick.")
 @options.flag("--exact", f"A row for every size, even where there are more than {MOST_ROWS}.")
 @export_options
 @options.json_option
@@ -593,11 +613,13 @@ def command(
         show_served_step(engine, serve, name, grouping["job"], communicator, call.dtype if given else None)
         return
     if engine is not None:
-        raise BadInput("--engine only applies with --serve here: add it")
+        raise BadInput("--engine only applies with --serve in this command: add --serve")
     if bool(files) == bool(model):
-        raise BadInput("name the calls of the job: FILEs that have them, or --model NAME with --job, not both")
+        raise BadInput("name either FILEs with the calls of the job, or --model NAME with --job, not both")
     if model and (of_files := [name for name in ("rank", "by_group") if grouping[name]]):
-        raise BadInput(f"--{of_files[0].replace('_', '-')} only applies to FILEs; --model is priced on rank 0")
+        raise BadInput(
+            f"--{of_files[0].replace('_', '-')} only applies to FILEs: a step of --model is always priced on rank 0"
+        )
     exports = Exports(as_csv, parquet, as_prometheus)
     count, part = count_or_part(ranks)
     shared = communicator["shared"] and part is None
@@ -608,7 +630,11 @@ def command(
     if count is not None and count < scenarios[0].ranks and not model:
         # calls of a few ranks are not priced on all: they are taken to be the first, as most programs place them
         communicator = communicator.but(ranks=tuple(range(count)))
-        say(f"note: priced on ranks 0 to {count - 1} of {scenarios[0].ranks}: --ranks names others", err=True)
+        say(
+            f"note: the calls are priced on ranks 0 to {count - 1} of {scenarios[0].ranks}; name other ranks with "
+            "--ranks",
+            err=True,
+        )
         scenarios, count = [communicator.scenario(nccl=name) for name in names], None
     wanted = replace(
         job.wanted_of(scenarios[0], count),
@@ -664,5 +690,8 @@ def _measured(files: tuple[Path, ...], given: Mapping[str, Any], described: Scen
     from tuner.times.regret.arms import of_communicator  # slow to load
 
     placed, _ = runs_there(files, {**given, "nccl": None if said else described.nccl})
-    notes = (f"{len(names)} files of times are of NCCL {placed.site.nccl}, and taken as runs of {described.title}",)
+    notes = (
+        f"{len(names)} files of measured times are from NCCL {placed.site.nccl}; they are used as if they were from "
+        f"{described.title}",
+    )
     return MeasuredRuns(of_communicator(placed, described), Path(" ".join(map(str, names))), notes)

@@ -29,11 +29,11 @@ class Cache:
 @options.option(
     "--unused-days",
     "unused_days",
-    "Only files that nobody read or wrote for this many days.",
+    "Only files that were neither read nor written for this many days.",
     type=click.FloatRange(0, 36_500),
     default=0.0,
 )
-@options.flag("--prune", "prune", "Remove what is listed; it needs NAMES or --unused-days.")
+@options.flag("--prune", "prune", "Remove the listed files; needs NAMES or --unused-days.")
 @options.json_option
 def command(names: tuple[str, ...], unused_days: float, prune: bool) -> None:
     """Lists what the cache (NCCL_TUNER_CACHE) holds, and removes it with --prune.
@@ -47,7 +47,9 @@ def command(names: tuple[str, ...], unused_days: float, prune: bool) -> None:
     nccl-tuner cache --unused-days 90 --prune
     """
     if prune and not (names or unused_days):
-        raise BadInput("--prune removes what NAMES or --unused-days say: nccl-tuner cache lists the names")
+        raise BadInput(
+            "--prune needs NAMES or --unused-days, which say what to remove; 'nccl-tuner cache' lists the names"
+        )
     kept = kept_files.chosen(kept_files.kept_files(time.time()), names, unused_days)
     left = kept_files.remove(chain.from_iterable(kept.values())) if prune else []
     shown = Cache(str(cache_folder()), tuple(kept), prune, tuple(f"{path}: {why}" for path, why in left))

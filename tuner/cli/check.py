@@ -61,9 +61,10 @@ RULES = (
         "libnccl, which is asked without a tuner",
         "tuner",
         when=_of_libnccl,
-        instead="'plugin lint TABLE --libnccl' asks it with a table, 'pick --tuner' the emulator with any tuner",
+        instead="use 'plugin lint TABLE --libnccl' to ask libnccl with a decision table, or 'pick --tuner' to ask the "
+        "emulator with a tuner",
     ),
-    excludes("libnccl", *OF_FILES, when=_of_libnccl, instead="only FILEs, which say what ran, are read so"),
+    excludes("libnccl", *OF_FILES, when=_of_libnccl, instead="these options only apply to FILEs"),
 )
 
 
@@ -109,19 +110,23 @@ def command(
     """
     if engine is not None:
         if words not in ((), (Collective.AllReduce,)):
-            raise BadInput("--engine checks who carries an AllReduce: check --engine ENGINE")
+            raise BadInput("--engine only checks which implementation carries an AllReduce: check --engine ENGINE")
         show_comparison(engine.group(communicator, engine.names[0]), sizes)
         return
     files = [word for word in words if isinstance(word, Path)]
     collectives = [word for word in words if isinstance(word, Collective)]
     if files and collectives:
-        raise BadInput(f"{collectives[0].name} beside {files[0]}; valid: COLLECTIVEs, or FILEs, whose calls are theirs")
+        raise BadInput(
+            f"{collectives[0].name} beside {files[0]}: name either COLLECTIVEs, or FILEs, which already say which "
+            "calls ran"
+        )
     if files:
         _check_files(files, call, ranks, communicators, communicator)
         return
     if isinstance(ranks, int):
         raise BadInput(
-            f"--ranks {ranks}: a number of ranks only applies to FILEs; valid with libnccl: RANGES, such as 0-7:2"
+            f"--ranks {ranks}: a number of ranks only applies to FILEs; to compare with libnccl, give ranges of "
+            "ranks, such as 0-7:2"
         )
     _check_libnccl(collectives, call, sizes, timeout_s, communicator.but(ranks=ranks).without("tuner"))
 
@@ -158,7 +163,9 @@ def _scenarios(nodes_given: bool, given: options.CommunicatorOptions) -> Iterato
     everywhere = given["machine"] is None and given["topology"] is None
     names = catalogue.names() if everywhere else [given["machine"]]
     if everywhere and given["graphs"] is not None:
-        raise BadInput("--topo-graphs needs the machine it belongs to; valid: --machine NAME, --topology FILE.xml")
+        raise BadInput(
+            "--topo-graphs needs the machine that the graphs belong to: add --machine NAME or --topology FILE.xml"
+        )
     for name in names:
         scenario = given.scenario(machine=name)
         if nodes_given:
@@ -275,7 +282,7 @@ def _print_run(checked: "CheckedRun") -> None:
 def _row(one: "CheckedCall") -> tuple[object, ...]:
     op = "" if one.op is Op.sum else f" {one.op.name}"
     size = human_bytes(one.bytes) if one.to_bytes is None else f"from {human_bytes(one.bytes)}"
-    picks = " or ".join(map(str, one.emulated)) or "nothing: none can run"
+    picks = " or ".join(map(str, one.emulated)) or "nothing: no algorithm can run"
     return (
         one.collective.name,
         f"{one.dtype.name}{op}",

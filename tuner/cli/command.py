@@ -39,7 +39,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
         try:
             return self.parse(value) if isinstance(value, str) else value
         except (ValueError, OverflowError):  # more digits than Python reads, or than a float has
-            self.fail(f"{value[:20]}... is not a number that a quantity can have", param, ctx)
+            self.fail(f"{value[:20]}... is not a possible value: too large, or not a number", param, ctx)
 
 
 # What else people call commands and options, where no letters lead to the right one.
@@ -217,11 +217,11 @@ class Rule:
         words, them = ", ".join(said), "it" if len(said) == 1 else "them"
         if self.kind == "only":
             valid = ", ".join(map(spelled_option, named))
-            raise BadInput(f"{words}: no meaning with {self.words}; valid with it: {valid}")
+            raise BadInput(f"{words} cannot be used with {self.words}; these options can: {valid}")
         if self.kind == "needs":
             add = f"add {self.words}, or remove {them}" if self.words.startswith("-") else f"remove {them}"
             raise BadInput(f"{words} only {'applies' if len(said) == 1 else 'apply'} with {self.words}: {add}")
-        raise BadInput(f"{words}: no meaning with {self.words}; {self.instead or f'remove {them}'}")
+        raise BadInput(f"{words} cannot be used with {self.words}: {self.instead or f'remove {them}'}")
 
 
 def _always(_: Params) -> bool:
@@ -281,7 +281,9 @@ class Command(Help):
             for value in given if isinstance(given, (tuple, list)) else (given,):
                 if isinstance(value, (int, float)) and not abs(value) < MOST_OF_A_NUMBER:  # NaN is not below
                     said = f"{value:.3g}" if isinstance(value, float) else f"a number of {len(str(value))} digits"
-                    raise BadInput(f"{each.get_error_hint(ctx)}: {said} is not a number that a quantity can have")
+                    raise BadInput(
+                        f"{each.get_error_hint(ctx)}: {said} is not a possible value: too large, or not a number"
+                    )
         with spelled_for(Spelling.COMMAND_LINE):
             for rule in self.rules:
                 rule.check(ctx)
@@ -303,7 +305,7 @@ class Command(Help):
             word = error.option_name.lstrip("-").replace("-", "_").upper()
             arguments = [each for each in self.params if isinstance(each, click.Argument)]
             if any(word in re.findall(r"\w+", each.make_metavar(ctx)) for each in arguments):
-                said = f"no option {error.option_name}: {word} stands alone, without one"
+                said = f"no option {error.option_name}: write {word} alone, without an option"
                 raise click.UsageError(f"{said}{_such_as(ctx)}", ctx) from None
             raise
         except click.MissingParameter:
@@ -322,7 +324,7 @@ class Command(Help):
             elif isinstance(value, Path) and str(value) == "-":
                 named = next(each for each in self.params if each.name == name)
                 raise BadInput(
-                    f"{spelled_option(named)} -: nothing is written to standard output; valid: a file's name"
+                    f"{spelled_option(named)} -: this file cannot be written to standard output; give a file's name --"
                 )
         return rest
 

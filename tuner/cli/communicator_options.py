@@ -34,13 +34,13 @@ def exact(text: str) -> str:
     """
     name = release.named(text)
     if packages.names_one(text):
-        _note_release(text, f"{text} brings NCCL {name}")
+        _note_release(text, f"{text} comes with NCCL {name}")
     elif (origin := learnt.origin_of(release.load(name))) is not None:
         _note_release(text, f"{text} is NCCL {name}, {origin.words}")
     elif learnt.is_path(text):
         _note_release(text, f"{text} is the libnccl of NCCL {name}")
     elif name.count(".") > text.count("."):
-        _note_release(text, f"NCCL {text} is {name} here, the newest of {text}")
+        _note_release(text, f"NCCL {text} is taken as {name}, the newest {text} release that is known here")
     if (standing := release.load(name).standing) is not None:
         _note_release(f"standing of {text}", f"NCCL {name}: {standing.words}", of_answer=True)
         click.get_current_context().meta.setdefault(STANDING, {})[name] = standing.words
@@ -115,7 +115,7 @@ def _whole_numbers(text: str) -> list[int]:
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
-        said = f"{text!r}: expected whole numbers with commas between them, such as 18 or 8,4"
+        said = f"{text!r}: expected whole numbers separated by commas, such as 18 or 8,4"
         raise click.BadParameter(said) from None
 
 
@@ -125,7 +125,8 @@ def _comp_caps(text: str) -> tuple[int, ...]:
     if not all(word.isdecimal() and int(word) in COMP_CAPS for word in words):
         known = ", ".join(f"{cap // 10}.{cap % 10}" for cap in COMP_CAPS)
         raise BadInput(
-            f"--comp-cap {text!r}: expected one such as 8.0 or 80, or one per rank: 80,80,90,90; valid: {known}"
+            f"--comp-cap {text!r}: expected one compute capability, such as 8.0 or 80, or one per rank: "
+            f"80,80,90,90; valid: {known}"
         )
     return tuple(map(int, words))
 
@@ -177,7 +178,7 @@ class CommunicatorOptions:
         alike = [given.get(name) for name in names]
         if node and ((nodes or 1) > 1 or any(value is not None for value in alike)):
             those = "--machine, --topology, --topo-graphs, --gpu, --nodes, --gpus-per-node"
-            raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")
+            raise BadInput(f"--node already describes all nodes; use either --node alone, or {those}")
         changes, asks_for_tuner, tuner = given.pop("changes", ()), "tuner" in given, given.pop("tuner", None)
         env, files = parse_assignments(given.get("env", ())), given.pop("env_files", ())
         config = parse_assignments(given.get("config", ()), "config", "FIELD=VALUE, such as maxCTAs=8")
@@ -248,13 +249,14 @@ def _tuners(_ctx: click.Context, _option: click.Parameter, begun: str) -> list[C
 def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[Any], Any]]:
     yield _own(
         "--machine",
-        "A machine by name (nccl-tuner machines), or a cloud's instance type such as p5.48xlarge.",
+        "The machine, by its name ('nccl-tuner machines' lists them) or by a cloud's instance type, such as "
+        "p5.48xlarge.",
         metavar="NAME",
         shell_complete=lambda _ctx, _option, begun: completing((*catalogue.names(), *catalogue.aliases()), begun),
     )
     yield _own("--topology", "Instead of --machine: a topology in NCCL's XML format.", type=FILE, metavar="FILE.xml")
     yield _own("--nodes", "Number of nodes. [default: 1, or as in the log]", type=int, metavar="N")
-    yield _own("--gpus-per-node", "GPUs used of each node. [default: all]", type=int, metavar="N")
+    yield _own("--gpus-per-node", "How many GPUs of each node are used. [default: all]", type=int, metavar="N")
     yield _own(
         "--nccl",
         several_releases or "NCCL release. [default: the newest that runs on the machine]",
@@ -275,8 +277,8 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
         "--env-file",
         "env_files",
         "Read NCCL's variables from a file: nccl.conf, env's output, a Dockerfile, a job script, a pod's env. The "
-        "answer says what each does; other variables are neither shown nor used. --env overrides it, and a later "
-        "file overrides an earlier one.",
+        "answer says what each variable does; variables that are not NCCL's are neither shown nor used. --env "
+        "overrides the file, and a later file overrides an earlier one. Repeatable.",
         type=FILE,
         multiple=True,
         metavar="FILE",
@@ -284,89 +286,95 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
     )
     yield _own(
         "--config",
-        "A field of ncclConfig_t that the program sets, such as maxCTAs=8; repeatable. Variables override it.",
+        "A field of ncclConfig_t that the program sets, such as maxCTAs=8; repeatable. NCCL's variables override it.",
         multiple=True,
         metavar="FIELD=VALUE",
         heading=CONFIGURED,
     )
     yield _own(
         "--log",
-        "A log of NCCL_DEBUG=INFO instead of all these; with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH also its graphs.",
+        "Describe the communicator by a log of NCCL_DEBUG=INFO instead of by these options; with "
+        "NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH the graphs are taken from it, too.",
         type=FILE,
         metavar="FILE",
     )
     if tuner:
         yield _own(
             "--tuner",
-            "The tuner plugin that decides before NCCL: aws-ofi-nccl, aws-ofi-nccl=VERSION, table:FILE[,TUNER], "
-            "nvidia:FILE.csv, none. [default: for AWS's instance types what their images load, else none]",
+            "The tuner plugin that chooses in place of NCCL: aws-ofi-nccl, aws-ofi-nccl=VERSION, table:FILE[,TUNER], "
+            "nvidia:FILE.csv, none. [default: on AWS's instance types the plugin that their images load, else none]",
             metavar="TUNER",
             shell_complete=_tuners,
             heading="Who decides",
         )
     yield _own(
         "--trays",
-        "Trays used of each node, of a machine that is a NVLink domain. [default: all]",
+        "How many trays are used, if the machine is an NVLink domain made of trays. [default: all]",
         type=int,
         metavar="N",
         heading=SHAPE,
     )
-    yield _own("--gpus-per-tray", "GPUs used of each tray. [default: all]", type=int, metavar="N", heading=SHAPE)
+    yield _own(
+        "--gpus-per-tray", "How many GPUs of each tray are used. [default: all]", type=int, metavar="N", heading=SHAPE
+    )
     yield _own(
         "--hosts-per-domain",
-        "Hosts of each NVLink domain (multi-node NVLink, which NCCL treats as one node): one number for all domains, "
-        "or one for each.",
+        "How many hosts each NVLink domain has (multi-node NVLink, which NCCL treats as one node): one number for "
+        "all domains, or one per domain.",
         type=NUMBERS,
         metavar="K[,K...]",
         heading=SHAPE,
     )
     yield _own(
         "--ranks-without-fabric",
-        "Ranks whose GPUs have not joined the NVLink fabric of their domain; NCCL then does not use the fabric.",
+        "Ranks whose GPUs have not joined the NVLink fabric of their domain; if there are any, NCCL does not "
+        "use the fabric.",
         type=NUMBERS,
         metavar="RANK[,RANK...]",
         heading=SHAPE,
     )
     yield _own(
         "--ranks-per-gpu",
-        "Ranks on each GPU, which NCCL 2.30.3 and later allow. [default: 1, or as in FILE.xml]",
+        "How many ranks share each GPU (NCCL 2.30.3 and later allow more than one). [default: 1, or as in FILE.xml]",
         type=click.IntRange(min=1),
         metavar="N",
         heading=SHAPE,
     )
     yield _own(
         "--gpus-per-process",
-        "GPUs of each process, such as nccl-tests' -g; NVLS then takes no registered buffers. [default: 1]",
+        "How many GPUs each process uses (-g of nccl-tests); with more than one, NVLS cannot use registered "
+        "buffers. [default: 1]",
         type=click.IntRange(min=1),
         metavar="N",
         heading=SHAPE,
     )
     yield _own(
         "--collnet",
-        "The network reduces: SHARP's plugin is loaded. CollNet itself needs NCCL_COLLNET_ENABLE=1, too. "
-        "[default: as in FILE.xml]",
+        "The network can reduce data (SHARP's plugin is loaded). NCCL only uses this (CollNet) with "
+        "NCCL_COLLNET_ENABLE=1. [default: as in FILE.xml]",
         is_flag=True,
         heading=SHAPE,
     )
     yield _own(
         "--node",
-        "Where nodes differ, instead of --machine and --nodes: a machine or a FILE.xml, the GPUs used of it, "
-        "the number of such nodes; repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4.",
+        "If nodes differ, use this instead of --machine and --nodes: a machine or a FILE.xml, the number of GPUs "
+        "used per node, and the number of such nodes. Repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4.",
         multiple=True,
         metavar="NODE[:GPUS][xN]",
         heading=SHAPE,
     )
     yield _own(
         "--ranks",
-        "Ranks that have a communicator of their own (ncclCommSplit, ncclCommShrink, or one made of them alone): "
-        "0-7:2 is 0, 2, 4, 6; 0-3,8-11. [default: all]",
+        "Ask about a communicator of only these ranks (by ncclCommSplit, ncclCommShrink, or created for them): 0-7:2 "
+        "means 0, 2, 4, 6; 0-3,8-11 means two ranges. [default: all]",
         type=Parsed("ranks", ranks_of),
         metavar="RANGES",
         heading=MEMBERS,
     )
     yield _own(
         "--shared",
-        "It shares the resources of the communicator of all ranks: splitShare or shrinkShare of ncclConfig_t.",
+        "The communicator of --ranks shares the resources of the communicator of all ranks (splitShare or "
+        "shrinkShare of ncclConfig_t).",
         is_flag=True,
         heading=MEMBERS,
     )
@@ -374,16 +382,21 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
     yield _own(
         "--topo-graphs",
         "graphs",
-        "Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology.",
+        "Use the graphs that NCCL dumped on this machine or topology (NCCL_GRAPH_DUMP_FILE).",
         type=FILE,
         metavar="FILE.xml",
         heading=TOPOLOGY,
     )
-    yield _own("--log-communicator", "The commId in the log, where it has several.", metavar="ID", heading=LOGGED)
+    yield _own(
+        "--log-communicator",
+        "Which communicator of the log, by its commId, if the log has several.",
+        metavar="ID",
+        heading=LOGGED,
+    )
     yield from fact_options(_own)
     yield _own(
         "--constants",
-        "Fitted constants ('nccl-tuner fit constants') instead of NCCL's own; not for libnccl.",
+        "Use constants fitted by 'nccl-tuner fit constants' instead of NCCL's own; libnccl cannot use them.",
         type=FILE,
         metavar="FILE",
         heading=CONSTANTS,
@@ -393,14 +406,14 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
 def _skeleton(own: Callable[..., Callable[[Any], Any]], heading: str | None) -> Iterable[Callable[[Any], Any]]:
     yield own(
         "--gpu",
-        "The GPU model of a topology that only places its GPUs, such as h100-sxm.",
+        "The GPU model, such as h100-sxm, if the topology only says where GPUs are and not which model.",
         metavar="MODEL",
         heading=heading,
     )
     yield own(
         "--nic-gbps",
         "net_gbps",
-        "Speed of adapters that the topology only places, 1e9 bits per second; with --gpu.",
+        "Speed of the adapters in Gb/s (1e9 bits per second), if the topology only says where they are; with --gpu.",
         type=click.FloatRange(min=0.001, max=1e6),
         metavar="GBPS",
         heading=heading,
@@ -408,7 +421,7 @@ def _skeleton(own: Callable[..., Callable[[Any], Any]], heading: str | None) -> 
     yield own(
         "--nic-latency-us",
         "net_latency_us",
-        "Latency that the network plugin reports for these adapters. [default: 0, as NCCL's own]",
+        "Latency that the network plugin reports for these adapters. [default: 0, as NCCL's own network reports]",
         type=click.FloatRange(min=0, max=1e6),
         metavar="US",
         heading=heading,
@@ -426,7 +439,7 @@ def fact_options(
     """Options for facts that a log may lack, made by the function ``own``, below ``heading``."""
     yield own(
         "--comp-cap",
-        "GPUs' compute capability: one, or one per rank. NCCL's log does not say it.",
+        "Compute capability of the GPUs: one value, or one per rank. NCCL's log does not say it.",
         type=Parsed("compute capabilities", _comp_caps),
         default=(),
         metavar="8.0",
@@ -434,11 +447,11 @@ def fact_options(
     )
     yield own("--cpu-arch", _of(CPU_ARCHS), type=click.Choice(CPU_ARCHS), heading=heading, metavar="ARCH")
     yield own("--cpu-vendor", _of(CPU_VENDORS), type=click.Choice(CPU_VENDORS), heading=heading, metavar="VENDOR")
-    yield own("--nvswitch/--no-nvswitch", "Whether there is an NVSwitch.", default=None, heading=heading)
+    yield own("--nvswitch/--no-nvswitch", "Whether a node has NVSwitches.", default=None, heading=heading)
     yield own(
         "--slowest-path-gbs",
         "net_gbs",
-        "Slowest path from a GPU to its adapter, 1e9 bytes per second.",
+        "Bandwidth of the slowest path from a GPU to its adapter, in GB/s (1e9 bytes per second).",
         type=click.FloatRange(0, 1e5, min_open=True),
         metavar="GBS",
         heading=heading,
@@ -456,11 +469,16 @@ def described_by_log(function: F) -> F:
         file_option(
             "--log",
             "FILE",
-            "A log of NCCL_DEBUG=INFO: release, nodes, GPUs, variables, and with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH "
-            "its graphs.",
+            "A log of NCCL_DEBUG=INFO, from which release, nodes, GPUs and variables are taken, and the graphs if "
+            "NCCL_DEBUG_SUBSYS was INIT,ENV,GRAPH.",
             heading=LOGGED,
         ),
-        option("--log-communicator", "The commId in the log, if it has several.", metavar="ID", heading=LOGGED),
+        option(
+            "--log-communicator",
+            "Which communicator of the log, by its commId, if the log has several.",
+            metavar="ID",
+            heading=LOGGED,
+        ),
         *fact_options(option),
     )
 
@@ -480,12 +498,12 @@ def with_env_files(described: Scenario, files: Sequence[Path]) -> Scenario:
             ("change none", each.unchanging),
             ("not read by this release", each.unread),
             ("given otherwise", each.given),
-            ("computed or taken from elsewhere, so left out (say them with --env)", each.computed),
-            ("of the network's plugin, left out", each.of_plugins),
+            ("left out, as the file computes them or takes them from elsewhere (give them with --env)", each.computed),
+            ("left out, as the network plugin reads them", each.of_plugins),
             ("left out", tuple(f"{name} ({why})" for name, why in each.refused.items())),
         )
         said = [f"{what}: {', '.join(names)}" for what, names in parts if names]
-        said += [f"{plural(each.others, 'variable')} of others"] if each.others else []
+        said += [f"{plural(each.others, 'variable')} that NCCL does not read"] if each.others else []
         _say_once([f"{each.file}: {'; '.join(said) or 'no variables of NCCL'}"])
     click.get_current_context().meta[ENV_FILES] = effects
     return described
@@ -501,7 +519,9 @@ def of_all_ranks(function: F) -> F:
     @wraps(function)
     def whole(*given: Any, ranks: tuple[int, ...] | None, shared: bool, **others: Any) -> Any:
         if ranks is not None or shared:
-            raise BadInput("--ranks, --shared: not for this command; valid for: pick, explain, edges, budget, check")
+            raise BadInput(
+                "this command has no --ranks and --shared; these commands do: pick, explain, edges, budget, check"
+            )
         return function(*given, **others)
 
     for each in getattr(whole, "__click_params__", ()):
@@ -512,7 +532,7 @@ def of_all_ranks(function: F) -> F:
 of_nodes_option = _own(
     "--change",
     "changes",
-    f"What differs on the nodes, such as remove-nic=mlx5_0: {', '.join(EDITS)}, p2p; repeatable.",
+    f"Change the nodes, as in remove-nic=mlx5_0. Keys: {', '.join(EDITS)}, p2p. Repeatable.",
     multiple=True,
     metavar="KEY=VALUE",
     type=Change(),
@@ -522,7 +542,7 @@ of_nodes_option = _own(
 
 _BUILD = _own(
     "--build",
-    "Which libnccl of the release: for CUDA 12 or CUDA 13.",
+    "Which build of the release's libnccl to ask: the one for CUDA 12 or for CUDA 13.",
     type=click.Choice(BUILDS),
     default=BUILDS[0],
     heading=LIBNCCL,

@@ -45,12 +45,13 @@ RULES = (
 @options.file_option(
     "--constants",
     "CONSTANTS",
-    "Fitted constants ('nccl-tuner fit constants'): rows end where these say, not halfway between two sizes.",
+    "Constants fitted by 'nccl-tuner fit constants': they say at which size a row ends; without them a row ends "
+    "halfway between two measured sizes.",
 )
-@options.option("--rounds", "Rounds of the A/B run.", type=click.IntRange(min=3), default=20)
+@options.option("--rounds", "Number of rounds of the A/B run.", type=click.IntRange(min=3), default=20)
 @options.option(
     "--processes",
-    "Fresh processes that share the rounds, each with and without the table.",
+    "Number of fresh processes that share the rounds; each runs with and without the table.",
     type=click.IntRange(min=3),
     default=5,
 )
@@ -59,13 +60,16 @@ RULES = (
     "Seconds between the processes of the A/B run. [default: as long as 1,500 of their sample blocks take, at most 60]",
     type=click.FloatRange(min=0),
 )
-@options.option("--repeats", "Runs kept per sample block.", type=click.IntRange(min=1), default=10)
-@options.option("--warmup", "Warm-up runs before each sample block.", type=click.IntRange(min=0), default=2)
-@options.option("--seed", "Seed of the order of the A/B run.", type=click.IntRange(min=0), default=0)
-@options.flag("--no-gate", "Skip the A/B run: rows are kept as measured, and the table says so.")
+@options.option("--repeats", "Number of timed runs per sample block.", type=click.IntRange(min=1), default=10)
+@options.option("--warmup", "Number of warm-up runs before each sample block.", type=click.IntRange(min=0), default=2)
+@options.option("--seed", "Seed of the random order in the A/B run.", type=click.IntRange(min=0), default=0)
+@options.flag(
+    "--no-gate", "Skip the A/B run: all rows are kept as measured, and the table says that they were not tested."
+)
 @options.flag(
     "--interpolate",
-    "Also write rows for node counts between those of the FILEs, where both neighbours choose the same.",
+    "Also write rows for node counts between those of the FILEs, if the rows of both neighbouring node counts "
+    "choose the same.",
 )
 @options.steps_options
 @library_option
@@ -126,7 +130,7 @@ def command(
                 "--constants and --interpolate only apply to FILEs that 'measure' wrote, without --arm and --machine"
             )
         if not no_gate:
-            raise BadInput("runs of nccl-tests cannot be repeated in an A/B run here; valid with them: --no-gate")
+            raise BadInput("an A/B run cannot repeat runs of nccl-tests: add --no-gate to skip the A/B run")
         of_runs = decide_runs(asked(files, given), out, command_line())
         if not exports.deliver(of_runs, of_decision(of_runs)):
             show(of_runs, _print)
@@ -157,46 +161,53 @@ def _print_all(decided: Decided, out: Path, between: Interpolated | None) -> Non
         for held_out in between.held_out:
             say(f"held out, {held_out}")
         if not between.held_out:
-            say("nothing was held out: that takes a FILE for a node count between the others")
+            say(
+                "no node count was held out to test the interpolation: that takes a FILE for a node count between "
+                "the others"
+            )
         say(f"{out}: {len(between.rows)} more rows, interpolated, for the node counts between")
 
 
 def _print(decided: Decided) -> None:
     kept = f"{decided.table}: {plural(len(decided.kept), 'row')}"
-    none = "no row survives: NCCL's default is the best that was measured"
+    none = "no row stays: NCCL's default is the best choice that was measured"
     say(verdict(kept if decided.kept else none, bool(decided.kept)))
     if decided.stand_in:
         say(decided.stand_in)
     for row in decided.kept:
         say(f"kept     {row.row} ({row.ranks} ranks): {_gains(row)}")
         if row.cut:
-            say(f"         ends before {', '.join(map(size_text, row.cut))}: slower there, or beyond where it is")
+            say(
+                f"         ends before {', '.join(map(size_text, row.cut))}: the choice is slower there, or was not "
+                "measured beyond it"
+            )
     for row in decided.dropped:
         say(f"dropped  {row.row} ({row.ranks} ranks): {row.reason}")
     for file in decided.files:
         out = file.hold_out
         say(f"{file.file}: {file.origin}")
         say(
-            f"  at the measured sizes NCCL's picks take {100 * file.regret_before:.2f} % longer than the best that was "
-            f"measured, with the table {100 * file.regret_after:.2f} % (means; the regret of 'verify')"
+            f"  at the measured sizes NCCL's picks take {100 * file.regret_before:.2f} % longer than the best measured "
+            f"choice, and the table's choices {100 * file.regret_after:.2f} % (means over the sizes; 'verify' calls "
+            "this regret)"
         )
         if out.sizes:
             say(
-                f"  checked at {plural(out.sizes, 'size')} between, with rows made from every other size: "
-                f"{100 * out.after:.2f} % longer with these rows, {100 * out.before:.2f} % without"
+                f"  test with rows made from every other size, at the {plural(out.sizes, 'size')} left out: calls take "
+                f"{100 * out.after:.2f} % longer than the best choice with these rows, {100 * out.before:.2f} % without"
             )
     for other in decided.other_ranks:
         say(
-            f"the rows of {other.decided_at} ranks would leave {100 * other.regrets.after:.2f} % of "
-            f"{100 * other.regrets.before:.2f} % at {other.tried_at} ranks, for which they are not"
+            f"the rows for {other.decided_at} ranks do not apply at {other.tried_at} ranks; there they would reduce "
+            f"the regret from {100 * other.regrets.before:.2f} % to {100 * other.regrets.after:.2f} %"
         )
 
 
 def _gains(row: DecidedRow) -> str:
     if row.gain is None:
-        return "not gated"
+        return "not tested in an A/B run"
     low, high = (None if end is None else 100 * end for end in (row.gain_low, row.gain_high))
     interval = "" if low is None or high is None else f" ({low:.1f} to {high:.1f} %)"
     if row.probability is None:
-        return f"gains at least {100 * row.gain:.1f} %{interval}, not gated"
+        return f"gains at least {100 * row.gain:.1f} %{interval}, not tested in an A/B run"
     return f"gains {100 * row.gain:.1f} %{interval}, probability {row.probability:.4f}"

@@ -69,25 +69,28 @@ WIDTH = 100  # of text, at most
 @click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
 @options.option(
     "--machine",
-    "The machine, where no FILE shows it, or that a topology is held against instead of the nearest.",
+    "The machine, if no FILE shows it; for a topology, the machine to compare it with instead of the most similar one.",
     metavar="NAME",
 )
 @options.option(
     "--nodes",
-    "Nodes, where no FILE says them. [default: 2, for what a topology costs]",
+    "Number of nodes, if no FILE says it. [default: 2, to compute what a topology's faults cost]",
     type=click.IntRange(1, 1 << 20),
 )
-@release_option("Release, where no FILE says it. [default: the newest]")
+@release_option("NCCL release, if no FILE says it. [default: the newest]")
 @options.skeleton_options()
-@options.out_option("OUT.xml", "Write the repaired topology there; takes one topology.", required=False)
+@options.out_option(
+    "OUT.xml", "Write the repaired topology to this file; only for a single FILE that is a topology.", required=False
+)
 @options.file_option(
     "--plot",
     "picture",
     "FILE.png",
-    "Draw what one FILE shows: results among the runs of their class, a topology as it is and repaired.",
+    "Draw what a single FILE shows: results beside comparable healthy runs, or the bandwidth on a topology as "
+    "it is and repaired.",
 )
 @options.flag(
-    "--redact", "Leave out the names of hosts, users, addresses and paths, so that the output can be shown to others."
+    "--redact", "Replace names of hosts and users, addresses and paths, so that the output can be shown to others."
 )
 @options.json_option
 @click.pass_context
@@ -145,7 +148,7 @@ def command(
     examined = found[0].examined if len(found) == 1 else None
     if out is not None:
         if examined is None:
-            raise BadInput("--out writes the repaired topology; valid with a single FILE that is a topology")
+            raise BadInput("--out writes a repaired topology: give a single FILE that is a topology, or remove --out")
         write_text(out, examined.topology)
     if picture is not None:
         _draw(found, picture)
@@ -187,8 +190,8 @@ def _draw(found: Sequence["FileDiagnosis"], file: Path) -> None:
     drawn = [each for each in found if each.accepted is not None or (each.examined is not None and each.examined.sizes)]
     if len(drawn) != 1:
         raise BadInput(
-            f"--plot {file}: {len(drawn)} files can be drawn; valid: one file of results, with --machine NAME where it "
-            "does not say the machine, or one topology that NCCL can use"
+            f"--plot {file}: exactly one file that can be drawn is needed, not {len(drawn)}: give one file of results "
+            "(with --machine NAME if it does not name the machine), or one topology that NCCL can use"
         )
     (one,) = drawn
     if one.accepted is not None:
@@ -253,9 +256,11 @@ def _print_examined(seen: "Examination") -> None:
         )
     )
     paragraph(
-        f"{seen.file}: held against its parts alone, as no machine of the catalogue has as many such GPUs"
+        f"{seen.file}: each part is compared with what such a part can do, as no machine of the catalogue has "
+        "this number of such GPUs"
         if near is None
-        else f"{seen.file}: held against {near.in_words}; not known: {', '.join(near.unknown) or 'nothing'}"
+        else f"{seen.file}: compared with {near.in_words}; the file does not say: "
+        f"{', '.join(near.unknown) or 'nothing'}"
     )
     for place, finding in enumerate(seen.findings, start=1):
         click.echo("")
@@ -264,11 +269,13 @@ def _print_examined(seen: "Examination") -> None:
     if not seen.findings:
         paragraph(f"looked for: {', '.join(KINDS)}")
     if seen.not_priced:
-        paragraph(f"what it costs is not known: {seen.not_priced}")
+        paragraph(f"what the faults cost is not known: {seen.not_priced}")
     if seen.sizes:
         _print_sizes(seen)
     if seen.changes and seen.left:
-        paragraph(f"left after the repair: {', '.join(dict.fromkeys(finding.kind for finding in seen.left))}")
+        paragraph(
+            f"findings that remain after the repair: {', '.join(dict.fromkeys(finding.kind for finding in seen.left))}"
+        )
 
 
 def _print_finding(number: int, finding: "TopologyFinding", seen: "Examination") -> None:
@@ -283,8 +290,8 @@ def _print_finding(number: int, finding: "TopologyFinding", seen: "Examination")
         if finding.busbw_gbs_left is not None and whole is not None:
             size, left = human_bytes(seen.sizes[-1].bytes), f"{finding.busbw_gbs_left:.1f} GB/s busbw"
             same = f"{finding.busbw_gbs_left:.1f}" == f"{whole:.1f}"
-            costs = f"AllReduce of {size} at {left} instead of {whole:.1f} if only this is left"
-            costs = "nothing by itself, as NCCL predicts it" if same else costs
+            costs = f"AllReduce of {size} reaches {left} instead of {whole:.1f} if everything else is repaired"
+            costs = "nothing by itself, by NCCL's own prediction" if same else costs
             paragraph(f"   costs on {plural(seen.nodes, 'node')}: {costs}", 10)
     if finding.do != "nothing":
         paragraph(f"   on the machine: {finding.do}", 19)

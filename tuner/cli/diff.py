@@ -74,14 +74,14 @@ NOT_OF_ENGINES = (
 
 fail_above_option = options.option(
     "--fail-above",
-    "Exit with 1 where a new pick takes more than PERCENT longer than the old one, by measurements where there "
-    "are some, else by NCCL's model of before.",
+    "Exit with 1 if any new pick takes more than PERCENT longer than the old one, by measured times if there are "
+    "any, else by NCCL's model before the change.",
     type=Parsed("percent", _part),
     metavar="PERCENT",
 )
 
 
-fail_on_change_option = options.flag("--fail-on-change", "Exit with 1 where any pick changes, whatever its time.")
+fail_on_change_option = options.flag("--fail-on-change", "Exit with 1 if any pick changes, even if it is as fast.")
 
 
 def fail_on_changes(changes: Sequence[PickChange]) -> None:
@@ -112,7 +112,11 @@ def fail_on_losses(changes: Sequence[PickChange], limit: float | None) -> None:
     losses = [loss(change) for change in left]
     above = [each for each in losses if each is not None and each.part > limit]
     if unknown := losses.count(None):
-        click.echo(f"--fail-above: {unknown} changes are to or from what NCCL's models do not compare", err=True)
+        click.echo(
+            f"--fail-above: {unknown} changes cannot be judged, as no model of NCCL compares the old with the new "
+            "choice",
+            err=True,
+        )
     for each in above:
         lost = each.change
         click.echo(
@@ -154,7 +158,7 @@ def gains(changes: Sequence[PickChange | AtSize]) -> str:
     any."""
     ratios = [change.ratio for change in changes if change.ratio is not None]
     if not ratios:
-        said = "NCCL has no model that compares them"
+        said = "NCCL has no model that compares the old with the new choice"
     else:
         ends = {"faster": 100 * (1 - min(ratios)), "slower": 100 * (max(ratios) - 1)}
         parts = [f"up to {part:.1f} % {word}" for word, part in ends.items() if part >= 0.05]
@@ -167,7 +171,7 @@ def gains(changes: Sequence[PickChange | AtSize]) -> str:
         return f"{said}; measurements cannot tell"
     counts = [f"{words[word]} {word}" for word in ("faster", "slower", "as fast") if words[word]]
     if words["open"]:
-        counts.append(f"{words['open']} that they cannot tell")
+        counts.append(f"{words['open']} undecided")
     return f"{said}; by measurements {', '.join(counts)}"
 
 
@@ -186,10 +190,12 @@ def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:
     stderr.
     """
     if len(scenario.every_release) < 2 or scenario.others:
-        raise BadInput("--all-releases searches graphs anew; valid without --topo-graphs, --constants and --node")
+        raise BadInput("--all-releases searches graphs for each release: remove --topo-graphs, --constants and --node")
     lacking = [name for name in scenario.every_release if registered.missing(release.load(name), buffers)]
     if lacking:
-        click.echo(f"without {', '.join(lacking)}: they have no such buffers (--buffers {buffers.name})", err=True)
+        click.echo(
+            f"left out: NCCL {', '.join(lacking)}, which cannot use such buffers (--buffers {buffers.name})", err=True
+        )
     return [replace(scenario, nccl=name) for name in scenario.every_release if name not in lacking]
 
 
@@ -221,8 +227,8 @@ def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Re
         for before, after, of_all in compared
     ]
     say(
-        f"{scenario.nodes} x {scenario.name}: the part of the sizes from 1 KiB to 1 GiB, in octaves, whose pick "
-        "changes, and the most that a new pick loses by the model of the release before"
+        f"{scenario.nodes} x {scenario.name}: the share of sizes from 1 KiB to 1 GiB (by powers of two) whose pick "
+        "changes, and how much longer a new pick takes at most, by the model of the release before"
     )
     print_table("", ("before", "after", *names, "loses"), rows)
 
@@ -236,7 +242,7 @@ def _loss(changes: list[PickChange]) -> str:
     return f"{100 * (max(known) - 1):.0f} %" if known else "-"
 
 
-IDENTICAL = "selection identical: where one is slower, look at the kernel or the transport"
+IDENTICAL = "NCCL selects the same on both sides: if one is slower, look at the kernel or the transport"
 WHOSE = {EMULATED: "emulated", RECORDED: "libnccl", BY_LIBRARY: "libnccl"}
 
 
@@ -280,7 +286,7 @@ def print_upgrade(upgrade: Upgrade, before: str, after: str) -> None:
     """Prints what differs between two releases, by topic, and how many variables only one of them reads."""
     one_sided = [one for one in upgrade.beyond if one.source == RECORDED and None in (one.before, one.after)]
     if both := [one for one in upgrade.beyond if one not in one_sided]:
-        print_differences("Beside the picks", both)
+        print_differences("Differences besides the picks", both)
     for side, own, other in (("before", before, after), ("after", after, before)):
         if count := sum(getattr(one, side) is not None for one in one_sided):
             variables = plural(count, "variable")
@@ -305,7 +311,7 @@ def _word(value: str | None) -> str:
 
 VERDICTS = {
     "explains": "explains it",
-    "partly": "explains it partly",
+    "partly": "partly explains it",
     "cannot": "cannot explain it",
 }
 
@@ -313,7 +319,7 @@ VERDICTS = {
 def _show_regressions(releases: Sequence[str]) -> None:
     """Prints upgrades after which users saw less performance; with two releases, only those to the later one."""
     if len(releases) not in (0, 2):
-        raise BadInput(f"{len(releases)} releases; valid: none, or BEFORE AFTER")
+        raise BadInput(f"{len(releases)} releases given: name two releases, BEFORE AFTER, or none")
     known = between(*releases) if releases else list(regressions())
     if shown_as_json(known, "regressions"):
         return
@@ -363,8 +369,8 @@ class DiffWord(options.CallOrChange):
 )
 @options.change_option
 @options.option("--bytes", "sizes", "Also show picks and times at these sizes, before and after.", type=options.SIZES)
-@options.flag("--all-releases", "Compare every pair of the machine's releases instead.")
-@options.flag("--whole", "Also count ranges in which only channels or threads change.")
+@options.flag("--all-releases", "Compare every pair of releases that run on the machine instead.")
+@options.flag("--whole", "Also show ranges in which only channels or threads change.")
 @options.flag(
     "--beyond",
     "Also show what differs besides the picks: channels, graphs, LL128, symmetric kernels, defaults. "
@@ -373,8 +379,8 @@ class DiffWord(options.CallOrChange):
 @options.flag(
     "--regressions",
     "known",
-    "Show instead upgrades after which people reported lost performance: the thread, what this tool says about it, "
-    "and commands to try; with BEFORE AFTER only those that AFTER has and BEFORE does not.",
+    "Show instead the upgrades after which people reported lost performance: the thread, what this tool says about "
+    "it, and commands to try; with BEFORE AFTER only the regressions that AFTER has and BEFORE does not.",
 )
 @fail_above_option
 @fail_on_change_option
@@ -382,8 +388,8 @@ class DiffWord(options.CallOrChange):
 @options.question(
     ranges=True,
     times="both",
-    libnccl="Also show what only libnccl knows: buffers, chunks, point-to-point channels, SMs, and for up to 16 "
-    "ranks device memory.",
+    libnccl="Also ask libnccl for what only it knows: buffer sizes, chunks, point-to-point channels, SMs, and for up "
+    "to 16 ranks device memory.",
 )
 def command(
     words: tuple[Collective | PeerCall | str, ...],
@@ -426,7 +432,9 @@ def command(
     """
     if engine is not None:
         if words not in ((), (Collective.AllReduce,)) or len(engine.names) != 2:
-            raise BadInput("--engine compares who carries an AllReduce: diff allreduce --engine ONE --engine OTHER")
+            raise BadInput(
+                "--engine compares which implementations carry an AllReduce: diff allreduce --engine ONE --engine OTHER"
+            )
         group, another = [engine.group(asked.communicator, name) for name in engine.names]
         show_differences(group, another, asked.call.request(Collective.AllReduce), asked.low or 1, asked.high)
         return
@@ -437,7 +445,7 @@ def command(
     nccl, libnccl = asked.communicator["nccl"], asked.libnccl
     if known:
         if collectives or assignments:
-            raise BadInput("--regressions lists upgrades; valid with it: BEFORE AFTER, or nothing")
+            raise BadInput("--regressions takes two releases, BEFORE AFTER, or nothing else")
         _show_regressions([each for each in (nccl, *releases) if each])
         return
     exchanged = exchanges.alone(word for word in words if isinstance(word, Collective | PeerCall))
@@ -449,19 +457,19 @@ def command(
         exchanges.check_plain(exchanged, like)
     if exchanged and (all_releases or beyond or libnccl is not None or limited or asked.whose_times_said):
         raise BadInput(
-            f"{exchanged[0].name}: valid with --nccl BEFORE AFTER and --change, without --all-releases, --beyond, "
-            "--libnccl, --fail-above, --fail-on-change, --time"
+            f"{exchanged[0].name} can only be compared with --nccl BEFORE AFTER and --change: remove --all-releases, "
+            "--beyond, --libnccl, --fail-above, --fail-on-change and --time"
         )
     if all_releases:
         if releases or assignments or nccl:
-            raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
+            raise BadInput("--all-releases compares every release: remove --nccl and --change")
         if beyond or libnccl is not None or limited or sizes is not None:
             raise BadInput(
-                "--all-releases compares ranges of picks; valid with --beyond, --libnccl, --fail-above, "
-                "--fail-on-change, --bytes: --nccl BEFORE AFTER"
+                "--all-releases only compares picks: remove --beyond, --libnccl, --fail-above, --fail-on-change and "
+                "--bytes, or compare two releases with --nccl BEFORE AFTER"
             )
         if asked.whose_times_said:
-            raise BadInput("--all-releases only has NCCL's own times: remove --time and --calibration")
+            raise BadInput("--all-releases only shows NCCL's own times: remove --time and --calibration")
         sides = list[Side]()
         for under in releases_of(described, like.buffers):
             sides.append(Side(under, asked.low, asked.high, whole, near=sides[-1] if sides else None))
@@ -470,15 +478,16 @@ def command(
         print_pairs(described, sides, requests)
         return
     if len(releases) > 1:
-        raise BadInput(f"more than two releases: {', '.join(filter(None, (nccl, *releases)))}; valid: BEFORE AFTER")
+        raise BadInput(f"more than two releases: {', '.join(filter(None, (nccl, *releases)))}; name two, BEFORE AFTER")
     query = DiffQuery(asked, whole, sizes, beyond or (bool(releases) and not json_wanted()))
     ways, compared = [], []
     for changes in each_of([*(f"nccl={name}" for name in releases), *assignments]):
         after = options.after(described, changes)
         if after == described:
             raise BadInput(
-                "nothing differs: options describe both sides; valid: --nccl BEFORE AFTER, --all-releases, a variable, "
-                f"such as NCCL_ALGO=Ring, or KEY=VALUE: {', '.join(KEYS)}"
+                "nothing differs, as options describe both sides: say what changes, by --nccl BEFORE AFTER, "
+                "--all-releases, a variable such as NCCL_ALGO=Ring, or KEY=VALUE with one of the keys "
+                f"{', '.join(KEYS)}"
             )
         if exchanged:
             ways.append(exchanges.compared(described, after, exchanged, sizes or (), (asked.low or 1, asked.high)))
@@ -560,7 +569,7 @@ def _print(one: ComparedSides, limit: float | None) -> None:
         say(verdict_of(one.every_change, found is not None and found.selection_identical, limit))
     if found is not None and found.known_regressions:
         known = plural(len(found.known_regressions), "regression")
-        say(f"{known} known of such an upgrade: nccl-tuner diff --regressions {old.nccl} {new.nccl}")
+        say(f"people reported {known} after such an upgrade: nccl-tuner diff --regressions {old.nccl} {new.nccl}")
         for each in found.known_regressions:
             say(f"  {each.title}")
     say(f"before: {old.heading}\nafter:  {new.heading}\n")
@@ -596,7 +605,10 @@ def print_changes(title: str, changes: list[PickChange], *, by_nccl: bool = True
     if ties:
         sizes = sum(change.to_bytes - change.from_bytes + 1 for change in ties)
         more = plural(len(ties), "more range")
-        say(f"{title}: {more} around these, {plural(sizes, 'byte')} in all, where both times round alike: not listed\n")
+        say(
+            f"{title}: not listed: {more} around these, {plural(sizes, 'byte')} in all, in which both times only "
+            "differ by rounding\n"
+        )
 
 
 def shown_times(by_nccl: bool, calibrated: "Sequence[CalibratedChange | None]") -> list[str]:

@@ -41,15 +41,16 @@ RULES = (
 @options.collectives_argument
 @options.option(
     "--over",
-    "What grows: bytes, nodes (at --bytes) or gpus-per-node (on --nodes); each number gets graphs of its own.",
+    "What grows: bytes, nodes (at fixed --bytes) or gpus-per-node (on fixed --nodes); for each number of nodes "
+    "or GPUs, graphs are searched anew.",
     type=click.Choice(("bytes", "nodes", "gpus-per-node")),
     default="bytes",
     metavar="WHAT",
 )
 @options.flag(
     "--every",
-    "List every range of sizes (otherwise ranges with the same algorithm and protocol are merged); look at every "
-    "number of nodes, which takes about 3 ms for each.",
+    "List every range of sizes (otherwise ranges with the same algorithm and protocol are merged); with --over "
+    "nodes, compute every number of nodes, which takes about 3 ms each.",
 )
 @options.option(
     "--bytes",
@@ -58,11 +59,11 @@ RULES = (
     type=options.SIZES,
     default="1K,64K,1M,16M,256M,1G",
 )
-@options.flag("--per-rank", "--bytes is each rank's part, not the sum of all ranks.")
+@options.flag("--per-rank", "--bytes is the part of one rank, not the sum over all ranks.")
 @options.option(
-    "--from-nodes", "The fewest nodes; 2 where a node has one GPU.", type=click.IntRange(1, MOST_NODES), default=1
+    "--from-nodes", "Lowest number of nodes (2 if a node has one GPU).", type=click.IntRange(1, MOST_NODES), default=1
 )
-@options.option("--to-nodes", "The most nodes.", type=click.IntRange(1, MOST_NODES), default=TO_NODES)
+@options.option("--to-nodes", "Highest number of nodes.", type=click.IntRange(1, MOST_NODES), default=TO_NODES)
 @engine_options()
 @options.question(ranges=True, times="nccl", times_said="nccl, over nodes both")
 def command(
@@ -95,7 +96,8 @@ def command(
     if engine is not None:
         if over != "bytes" or collectives != (Collective.AllReduce,):
             raise BadInput(
-                "--engine: an engine carries an AllReduce past NCCL, by its size: edges allreduce --engine ..."
+                "--engine only applies to AllReduce over sizes, which an engine may carry without NCCL: edges "
+                "allreduce --engine ..."
             )
         group = engine.group(asked.communicator, engine.names[0])
         show_borders(group, asked.call.request(Collective.AllReduce), asked.low or 1, asked.high)
@@ -126,7 +128,11 @@ def _over_sizes(collectives: Sequence[Collective], every: bool, asked: options.C
             print_view(title, BY_SIZE, [list(same) for _, same in rows])
         if goes_on(selection, request, last, high):
             after = human_bytes(last + 1)
-            click.echo(f"{request.collective.name}: from {after} on channels change too often to be listed", err=True)
+            click.echo(
+                f"{request.collective.name}: from {after} on the number of channels changes too often to list its "
+                "ranges",
+                err=True,
+            )
 
 
 def _over_counts(
@@ -142,7 +148,8 @@ def _over_counts(
         low, high = max(low, described.node_counts[0]), min(high, described.node_counts[1])
         if described.nodes != 1 and described.from_log is None:
             raise BadInput(
-                f"--nodes {described.nodes}: --over nodes changes their number; valid: --from-nodes, --to-nodes"
+                f"--nodes {described.nodes}: --over nodes looks at many numbers of nodes; use --from-nodes and "
+                "--to-nodes instead"
             )
     several = [on for on in (over.of.on(described, low), over.of.on(described, high)) if on.ranks > 1]
     selections = {f"on {one.nodes} nodes": Selection(one.communicator()) for one in several}
@@ -183,7 +190,8 @@ def _over_counts(
 
 
 SYMMETRIC_TIMES = (
-    "Times of symmetric kernels are by NCCL's own model of them, which is another than that of algorithms.\n"
+    "Times of symmetric kernels come from NCCL's model of these kernels, which is a different one than its "
+    "model of algorithms.\n"
 )
 PICK = (
     *columns_of(Choice, "name", of=FIRST),
@@ -236,7 +244,11 @@ def _verdict(scaled: Scale) -> str:
     changing = {name: sum(len(picks) > 1 for picks in by_size.values()) for name, by_size in names.items()}
     said = ", ".join(f"{name} at {count} of {len(names[name])} sizes" for name, count in changing.items() if count)
     what = scaled.over.value
-    return f"the pick changes with the number of {what}: {said}\n" if said else f"one pick for every number of {what}\n"
+    return (
+        f"the pick changes with the number of {what}: {said}\n"
+        if said
+        else f"the pick is the same for every number of {what}\n"
+    )
 
 
 def _looked_at(scaled: Scale, over: CountQuery) -> str:
@@ -244,6 +256,6 @@ def _looked_at(scaled: Scale, over: CountQuery) -> str:
     if over.every:
         return f"every number {ends}\n"
     return (
-        f"{scaled.counts} numbers {ends} were looked at; a choice that changes and returns between two of them is "
-        "missed (--every looks at all)\n"
+        f"{scaled.counts} numbers {ends} were computed; a choice that changes and returns between two of them is "
+        "missed (--every computes all)\n"
     )

@@ -104,8 +104,7 @@ def engine_options(several: bool = False, untabled: bool = False) -> Callable[[F
             names = tuple(given.pop("engine"))
             if len(names) > 1 and not several:
                 raise BadInput(
-                    f"--engine: {' and '.join(names)}, but one engine carries a call; valid: one of them (diff "
-                    "compares two)"
+                    f"--engine: {' and '.join(names)} cannot both be asked; name one of them ('diff' compares two)"
                 )
             own = EngineOptions(
                 names,
@@ -122,7 +121,7 @@ def engine_options(several: bool = False, untabled: bool = False) -> Callable[[F
         asking.__name__, asking.__doc__ = function.__name__, function.__doc__
         asking.__dict__ |= function.__dict__
         made: F = asking  # type: ignore[assignment]
-        says = "Serving engine whose AllReduce it is, with its release, as in vllm@0.33.0"
+        says = "Serving engine that makes the AllReduce, with its release, as in vllm@0.33.0"
         return stacked(
             made,
             option(
@@ -142,12 +141,12 @@ def engine_options(several: bool = False, untabled: bool = False) -> Callable[[F
             ),
             option(
                 "--hidden-size",
-                "Number of columns of the engine's tensors; needed where a limit counts rows.",
+                "Number of columns of the engine's tensors; needed if a limit of the engine is in rows.",
                 type=click.IntRange(1),
                 metavar="N",
                 heading=HEADING,
             ),
-            flag("--eager", "The engine's call is not captured in a CUDA graph.", heading=HEADING),
+            flag("--eager", "The engine runs eagerly: its calls are not captured in CUDA graphs.", heading=HEADING),
         )
 
     return decorated
@@ -205,8 +204,8 @@ def _print_measured(calls: Sequence["CarriedCall"]) -> None:
     one = found[0]
     say()
     say(
-        f"As measured by others: {one.engine} as a whole on {one.ranks} {one.gpu}, in CUDA graphs: {times} "
-        f"({one.source}; which implementation ran is not said)."
+        f"Published measurements of {one.engine} on {one.ranks} {one.gpu}, in CUDA graphs: {times} ({one.source}; it "
+        "does not say which implementation ran)."
     )
 
 
@@ -244,7 +243,7 @@ def _story(group: "ServedGroup", call: "CarriedCall") -> Iterator[tuple[str, ...
         if each.name in reasons:
             yield str(order), each.title, "no", reasons[each.name], each.source
         elif each.name == call.carrier:
-            because = "every condition holds" if each.conditions else "it takes what is left"
+            because = "every condition holds" if each.conditions else "it takes what all others reject"
             yield str(order), each.title, "yes", because, each.source
             return
 
@@ -257,12 +256,17 @@ def show_comparison(group: "ServedGroup", sizes_bytes: Sequence[int] | None) -> 
     from tuner.answers.serving import compare_with_engine
 
     if not group.release.has_table:
-        note_after(f"{group.release.name} has no table: compared is the one of the nearest release")
+        note_after(f"{group.release.name} has no table of its own: the table of the nearest release is compared")
     found = compare_with_engine(group, sizes_bytes, progress)
     if json_wanted():
         print_json(to_json(found))
     elif found.mismatches:
-        say(verdict(f"{len(found.mismatches)} of {found.compared} carriers are not the engine's", False))
+        say(
+            verdict(
+                f"the engine's own functions choose differently for {len(found.mismatches)} of {found.compared} calls",
+                False,
+            )
+        )
         rows = [
             (each.dtype, "graph" if each.graph else "eager", human_bytes(each.bytes), each.ours, each.engines)
             for each in found.mismatches
@@ -271,14 +275,24 @@ def show_comparison(group: "ServedGroup", sizes_bytes: Sequence[int] | None) -> 
     elif not found.compared:
         say(
             verdict(
-                "cannot be judged: every answer here rests on an implementation that is known by source alone", None
+                "cannot be judged: every answer here rests on an implementation that was only read in the "
+                "source and cannot be run",
+                None,
             )
         )
     else:
         where = f"on {group.scenario.title}"
-        say(verdict(f"all {found.compared} carriers are what {found.engine}'s own functions choose {where}", True))
+        say(
+            verdict(
+                f"{found.engine}'s own functions choose the same implementation for all {found.compared} calls {where}",
+                True,
+            )
+        )
     if found.by_source:
-        note_after(f"{found.by_source} more are known by source alone, which is not compared")
+        note_after(
+            f"{found.by_source} more calls go to implementations that were only read in the source, and are not "
+            "compared"
+        )
     if found.mismatches or not found.compared:
         click.get_current_context().exit(1 if found.mismatches else 3)
 
@@ -314,16 +328,28 @@ def serve_options(function: F) -> F:
             "--serve",
             "Price a decoding step and a prefill chunk of --model under --engine, instead of a training step.",
         ),
-        option("--batch", "Sequences decoded together.", type=click.IntRange(1), default=64, heading=SERVING),
-        option("--chunk", "Tokens of a prefill chunk.", type=click.IntRange(1), default=8192, heading=SERVING),
+        option(
+            "--batch",
+            "Number of sequences that are decoded together.",
+            type=click.IntRange(1),
+            default=64,
+            heading=SERVING,
+        ),
+        option(
+            "--chunk", "Number of tokens of a prefill chunk.", type=click.IntRange(1), default=8192, heading=SERVING
+        ),
         option(
             "--draft-tokens",
-            "Speculative tokens per sequence.",
+            "Number of speculative (draft) tokens per sequence.",
             type=click.IntRange(0),
             default=0,
             heading=SERVING,
         ),
-        flag("--attention-dp", "Attention is data-parallel over the ranks of the experts.", heading=SERVING),
+        flag(
+            "--attention-dp",
+            "Attention is data-parallel over the ranks among which the experts are split.",
+            heading=SERVING,
+        ),
     )
 
 
@@ -346,8 +372,8 @@ def show_served_step(
         missing = " and ".join(name for name, value in (("--engine", engine), ("--model", model)) if value is None)
         raise BadInput(f"--serve needs {missing}: budget --serve --engine vllm@0.33.0 --model llama-3-70b --job tp=8")
     given = {
-        "--eager: a decoding step is in CUDA graphs, and a prefill chunk is not": engine.eager,
-        "--hidden-size: the model has its own": engine.hidden_size is not None,
+        "--eager does not apply, as decoding steps run in CUDA graphs and prefill chunks do not": engine.eager,
+        "--hidden-size does not apply, as the model says it": engine.hidden_size is not None,
     }
     if ignored := [says for says, is_given in given.items() if is_given]:
         raise BadInput(f"with --serve, {'; '.join(ignored)}; remove {'it' if len(ignored) == 1 else 'them'}")
@@ -389,7 +415,7 @@ def show_served_step(
         print_table(title, ("of", "call", "size", "calls", "carried by", "NCCL's pick", "NCCL ms"), rows)
         left = found.without_time(phase)
         have = "has no time and is" if left == 1 else "have no time and are"
-        others = f"; {plural(left, 'call')} {have} in no total" if left else ""
+        others = f"; {plural(left, 'call')} {have} not included" if left else ""
         say(f"NCCL takes {found.nccl_us(phase) / 1000:.3f} ms{others}\n")
     _say_nccl(group)
 
@@ -400,7 +426,10 @@ def _degrees(job: str | None) -> dict[str, int]:
     for part in filter(None, (job or "").split(",")):
         name, _, value = part.partition("=")
         if name not in ("tp", "ep") or not value.isdecimal() or not int(value):
-            of_groups = "; data-parallel attention: --attention-dp, with tp ranks in a group and ep in all"
+            of_groups = (
+                "; for data-parallel attention add --attention-dp: tp is then the ranks of a group, and ep that of "
+                "all groups"
+            )
             also = of_groups if name == "dp" else ""
             raise BadInput(f"--job {part}: a served model is split by tp and ep, as in tp=8 or ep=8{also}")
         degrees[name] = int(value)
@@ -435,7 +464,7 @@ def show_differences(
     title = f"{request.title} on {one.scenario.title}: {names[0]} against {names[1]}"
     if not found:
         say(title)
-        say("Both give every size to the same carrier.")
+        say("Both use the same implementation at every size.")
         return
     rows = [(human_bytes(a.from_bytes), human_bytes(a.to_bytes), a.title, b.title) for a, b in found]
     print_table(title, ("from", "to", *names), rows)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
 
 
-NO_MODEL = "NCCL makes it from sends and receives: it picks no algorithm and predicts no time"
-COPIED = "copy engines move it: no kernel runs, and NCCL predicts no time"
+NO_MODEL = "NCCL makes this call from sends and receives: it picks no algorithm and predicts no time"
+COPIED = "copy engines move the data: no kernel runs, and NCCL predicts no time"
 
 
 def show(scenario: Scenario, call: ExchangeQuery, wanted: "TimesWanted | None") -> None:
@@ -148,7 +148,7 @@ def _transfer(kernel: int, transfer: TransferAnswer) -> tuple[object, ...]:
     )
 
 
-NO_TIMES = "NCCL has no time model of sends and receives: how long either takes is not known"
+NO_TIMES = "NCCL has no time model of sends and receives, so it is not known which side is faster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +168,17 @@ def alone(words: Iterable[object]) -> list[PeerCall]:
     named = list(words)
     found = [word for word in named if isinstance(word, PeerCall)]
     if found and len(found) < len(named):
-        raise BadInput(f"{found[0].name} beside collectives; valid: either alone")
+        raise BadInput(f"{found[0].name} cannot be compared together with collectives: use a command for each")
     return list(dict.fromkeys(found))
 
 
 def check_plain(calls: Sequence[PeerCall], like: Request) -> None:
     """Raises BadInput for buffers that are not plain, as paths of messages are only compared for plain ones."""
     if like.buffers is not Buffers.plain or like.in_place:
-        raise BadInput(f"--buffers, --in-place: of collectives; valid for {calls[0].name}: plain (see: pick)")
+        raise BadInput(
+            f"--buffers and --in-place only apply to collectives here: remove them for {calls[0].name} ('pick' takes "
+            "them)"
+        )
 
 
 def compared(
@@ -188,7 +191,7 @@ def compared(
     return ExchangeComparison(before.heading, after.heading, at, changes)
 
 
-SAME_WAY = "every message goes the same way at every size"
+SAME_WAY = "every message is sent in the same way at every size"
 
 
 def show_changes(found: Sequence[ExchangeComparison]) -> None:
@@ -198,7 +201,7 @@ def show_changes(found: Sequence[ExchangeComparison]) -> None:
         return
     for one in found:
         ranges = plural(len(one.changes), "range")
-        say(f"messages go another way in {ranges} of sizes" if one.changes else SAME_WAY)
+        say(f"messages are sent differently in {ranges} of sizes" if one.changes else SAME_WAY)
         say(f"before: {one.before}\nafter:  {one.after}\n")
         if one.sizes:
             by_size = [(each.call.name, human_bytes(each.bytes), *_both(each)) for each in one.sizes]
@@ -208,7 +211,7 @@ def show_changes(found: Sequence[ExchangeComparison]) -> None:
             for each in one.changes
         ]
         if rows:
-            print_table("where messages go another way", ("call", "from", "to", "before", "after"), rows)
+            print_table("sizes at which messages are sent differently", ("call", "from", "to", "before", "after"), rows)
         say(NO_TIMES)
 
 

@@ -44,12 +44,15 @@ def show(title: str, explanation: WindowExplanation) -> None:
         say(f"{title}:\n{taken_by}: no kernel runs, and NCCL models no time\n")
     if explanation.kernels:
         rows = [(one.kernel, one.blocks, f"{one.time_us:.2f}", f"{one.score_us:.2f}") for one in explanation.kernels]
-        print_table("symmetric kernels that can do it, by NCCL's model", COLUMNS, rows)
+        print_table("symmetric kernels that can run the call, by NCCL's model", COLUMNS, rows)
     else:
-        click.echo("no symmetric kernel can do it")
+        click.echo("no symmetric kernel can run the call")
     if classic is not None:
         launch = f"{classic.channels} channels, {classic.threads} threads, {classic.time_us:.2f} us"
-        say(f"on the classic path: {classic.name}, {launch} by a model that symmetric kernels are not compared by")
+        say(
+            f"on the classic path (algorithm and protocol): {classic.name}, {launch} by NCCL's model of algorithms, "
+            "which NCCL does not compare with that of symmetric kernels"
+        )
 
 
 def show_table(title: str, explanations: Sequence[WindowExplanation]) -> None:
@@ -64,8 +67,9 @@ def show_table(title: str, explanations: Sequence[WindowExplanation]) -> None:
 
 
 MARKS = (
-    "Cells: us by NCCL's own model of symmetric kernels, and the CTAs that it asks for; * has the least time with CTAs "
-    "counted, and runs. 'without windows' is by the model of algorithms, which NCCL does not compare with the other."
+    "A cell has the time in us by NCCL's model of symmetric kernels, and the number of CTAs that this model chooses; "
+    "* marks the kernel that runs, which has the lowest time after NCCL's surcharge for each CTA. The row 'without "
+    "windows' is by NCCL's model of algorithms, which NCCL does not compare with the other."
 )
 
 
@@ -165,7 +169,7 @@ def _print_log(file: Path, name: str | None) -> None:
 def _explain_off_classic_path(scenario: Scenario, request: Request, size: int, times: "TimesWanted | None") -> None:
     if times is not None:
         raise BadInput(
-            "--time, --calibration: there are no measured times of calls that symmetric kernels may take; remove them"
+            "remove --time and --calibration: no times were measured for calls that symmetric kernels may run"
         )
     explanation = explain_window(scenario, request, size)
     if shown_as_json(explanation):
@@ -191,10 +195,10 @@ def _print(title: str, explanation: Explanation) -> None:
     sources = list(dict.fromkeys(step.source for step in changing if step.source))
     say("".join(f"source: {source}\n" for source in sources))
     if explanation.slower:
-        print_table("what else it may use", OTHERS, map(_other_row, explanation.slower))
+        print_table("other combinations that the call may use", OTHERS, map(_other_row, explanation.slower))
     missing = [(_name(other.algorithm, other.protocol), other.reason) for other in explanation.unavailable]
     if missing:
-        print_table("what it may not use", ("combination", "because"), missing)
+        print_table("combinations that the call may not use", ("combination", "because"), missing)
     if explanation.calibration is not None:
         _print_calibrated(explanation, explanation.calibration)
 
@@ -208,7 +212,7 @@ def _print_calibrated(explanation: Explanation, used: "CalibrationUsed") -> None
             for name, time in explanation.calibrated.items()
         ]
         columns = ("combination", "calibrated us", f"{times.INTERVAL} us", "measured")
-        print_table("what they take by measurements, which NCCL does not pick by", columns, rows)
+        print_table("calibrated times of the combinations (NCCL does not use them to pick)", columns, rows)
     say(times.whose(used))
 
 
@@ -227,12 +231,12 @@ def _other_row(other: Slower) -> tuple[object, ...]:
         f"{other.bandwidth_gbs:.3f}",
         number(other.time_us, 2),
         f"{other.slower_us:.2f}" if is_time(other.time_us) else "-",
-        f"{other.slower_percent:.1f} %" if is_time(other.time_us) else "only when told to",
+        f"{other.slower_percent:.1f} %" if is_time(other.time_us) else "only if forced",
     )
 
 
 def _us(time_us: float) -> str:
-    return f"{time_us:.2f} us" if is_time(time_us) else "never taken without being told to,"
+    return f"{time_us:.2f} us" if is_time(time_us) else "only picked if forced (no time)"
 
 
 def _name(algorithm: Algorithm, protocol: Protocol) -> str:

@@ -49,10 +49,12 @@ RULES = (
 @options.option(
     "--bytes",
     "sizes",
-    f"NCCL's nBytes: the sizes of xla, several [default: {XLA_SIZES}], or the one size of a schedule.",
+    f"Sizes as NCCL's nBytes: several for xla [default: {XLA_SIZES}], or the one size of a schedule.",
     type=options.SIZES,
 )
-@options.flag("--wire", "Count the flags that LL and LL128 send with the data; csv has both.")
+@options.flag(
+    "--wire", "Include the flags that LL and LL128 send with the data in the bytes; csv always has both numbers."
+)
 @options.option("--root", f"Of {ROOTED_WORDS}.", type=int, default=0, metavar="RANK")
 @options.option("--rank", "For send and recv: the rank that calls it.", type=int, default=0)
 @options.option("--peer", "For send and recv: the other rank.", type=int, default=1)
@@ -62,7 +64,7 @@ RULES = (
 @options.communicator_options(tuner=True)
 @options.call_options()
 @options.time_options("nccl")
-@options.file_option("-o", "--out", "FILE", "Write to this file, not to standard output.")
+@options.file_option("-o", "--out", "FILE", "Write to this file instead of standard output.")
 def command(
     collectives: tuple[Collective | PeerCall, ...],
     kind: str,
@@ -104,7 +106,7 @@ def command(
     """
     if kind in SCHEDULES:
         if len(collectives) != 1 or sizes is None or len(sizes) != 1:
-            raise BadInput(f"{kind}: the schedule of one call; valid with it: one COLLECTIVE, and --bytes SIZE")
+            raise BadInput(f"{kind} writes the schedule of a single call: name one COLLECTIVE and one --bytes SIZE")
         query = ScheduleQuery(collectives[0], sizes[0], call, root, rank, peer)
         _schedule(communicator.without("tuner").scenario(), query, kind, wire, out)
         return
@@ -113,10 +115,10 @@ def command(
     named = tuple(each for each in collectives if isinstance(each, Collective))
     described, wanted = communicator.scenario(), Times(times)
     if times is not None and times.beside_nccl:
-        raise BadInput("--time both: an export holds one kind of time; valid: --time nccl, --time calibrated")
+        raise BadInput("--time both: an export holds only one kind of times: use --time nccl or --time calibrated")
     if kind in ("choices", "compiled"):
         if times is not None:
-            raise BadInput(f"{kind}: has picks with NCCL's own times; valid without --time calibrated")
+            raise BadInput(f"{kind} only has picks with NCCL's own times: remove --time and --calibration")
         like = call.request()
         if kind == "compiled":
             _compiled(described, like, named, out)
@@ -125,17 +127,18 @@ def command(
         return
     if call.buffers is not Buffers.plain or call.in_place:
         raise BadInput(
-            f"{kind}: a table of times, which NCCL has for plain buffers only; valid with --buffers: choices"
+            f"{kind} is a table of times, which NCCL only has for plain buffers: remove --buffers and "
+            "--in-place, or use --format choices"
         )
     if (call.dtype, call.op) != (DataType.float32, Op.sum):
-        raise BadInput(f"{kind}: a table for float32 and sum; valid without --dtype and --op")
+        raise BadInput(f"{kind} is a table for float32 and sum: remove --dtype and --op")
     if kind == "simai":
         from tuner.answers.exports import timed
 
         if nvlink_gbs is None or nics_gbs is None:
             raise BadInput("simai: needs --nvlink-gbs and --nics-gbs, because it writes ratios to these bandwidths")
         if len(named) > 1:
-            raise BadInput(f"simai: {len(named)} collectives; valid: one")
+            raise BadInput(f"simai: the table is for one collective, not {len(named)}: name one")
         links = timed.LinkRates(nvlink_gbs, nics_gbs)
         text, whose = timed.table(described, (named or (Collective.AllReduce,))[0], links, wanted)
         click.echo(f"times {'; '.join(whose)}", err=True)  # the file has no place for it
@@ -175,7 +178,7 @@ def _compiled(described: Scenario, like: Request, collectives: tuple[Collective,
     from tuner.answers.exports.choices import compiled
 
     if out is None:
-        raise BadInput("compiled is a binary file; give it a name with --out FILE")
+        raise BadInput("compiled is a binary file: name the file to write with --out FILE")
     requests = options.runnable({"": Selection(described.communicator())}, collectives, like)
     write_bytes(out, compiled(described, requests))
 
@@ -210,7 +213,7 @@ def _schedule(described: Scenario, query: ScheduleQuery, kind: str, wire: bool, 
 
     function, call = query.function, query.call
     if described.ranks > MOST_SCHEDULED:
-        raise BadInput(f"schedules of {described.ranks:,} ranks; valid: up to {MOST_SCHEDULED:,} ranks")
+        raise BadInput(f"schedules are written for up to {MOST_SCHEDULED:,} ranks, not for {described.ranks:,}")
     if query.root and function not in (*ROOTED, PeerCall.Gather, PeerCall.Scatter):
         raise BadInput(f"--root: {function.name} has no root; valid for {ROOTED_WORDS}")
     if (query.rank, query.peer) != (0, 1) and function not in POINT_TO_POINT:
@@ -221,10 +224,10 @@ def _schedule(described: Scenario, query: ScheduleQuery, kind: str, wire: bool, 
         ends = (query.rank, query.peer) if function in POINT_TO_POINT else (0, query.root)
         made = alone.of_exchange(described, ExchangeQuery(function, [query.bytes], call.dtype, *ends))
     if wire and kind == "csv":
-        raise BadInput("csv always has bytes and wire_bytes; valid without --wire")
+        raise BadInput("csv always has both bytes and wire_bytes: remove --wire")
     if kind == "chakra":
         if out is None:
-            raise BadInput("chakra: writes a file per rank; valid with --out")
+            raise BadInput("chakra writes a file for each rank: name them with --out")
         schedules.write_chakra(made, out, wire)
     elif kind == "goal":
         schedules.check_ranks_only(made, kind)

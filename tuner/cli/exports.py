@@ -56,7 +56,7 @@ class Exports:
 
     def __post_init__(self) -> None:
         if self.as_csv + self.as_prometheus + json_wanted() > 1:
-            raise BadInput("--json, --csv, --prometheus: one of them")
+            raise BadInput("only one of --json, --csv and --prometheus can go to standard output")
 
     def deliver(self, frame: Framed, metrics: Iterable[Metric]) -> bool:
         """Writes the requested formats; returns whether something was printed. BadInput if a file cannot be written."""
@@ -107,7 +107,7 @@ def algo_proto(algorithm: Algorithm, protocol: Protocol) -> str:
 
 
 BUDGET: tuple[tuple[str, str, Callable[[CallPrice], float | None]], ...] = (
-    ("calls", "Calls of a kind and size.", lambda row: row.calls),
+    ("calls", "Number of calls of a kind and size.", lambda row: row.calls),
     ("call_microseconds", "Predicted time of one call by NCCL's model.", lambda row: row.price.time_us),
     ("microseconds", "Predicted time of all calls of a kind and size by NCCL's model.", lambda row: row.price.total_us),
     (
@@ -117,7 +117,7 @@ BUDGET: tuple[tuple[str, str, Callable[[CallPrice], float | None]], ...] = (
     ),
     (
         "regret_microseconds",
-        "What the pick loses to the best that was measured, over all calls.",
+        "Time that the pick loses against the best measured choice, over all calls.",
         lambda row: row.price.measured.regret_us if isinstance(row.price.measured, MeasuredPrice) else None,
     ),
 )
@@ -157,29 +157,29 @@ def of_decision(decided: Decided) -> Iterator[Metric]:
         *((_row_labels(row, "false"), row) for row in decided.dropped),
     ]
     name = "nccl_tuner_decide"
-    yield Metric(f"{name}_gain_ratio", "What a row gains, a share of 1.", [(labels, row.gain) for labels, row in rows])
+    yield Metric(f"{name}_gain_ratio", "Gain of a row, as a share of 1.", [(labels, row.gain) for labels, row in rows])
     yield Metric(
         f"{name}_gain_low_ratio",
-        "Where the interval of a row's gain begins.",
+        "Lower end of the interval of a row's gain.",
         [(labels, row.gain_low) for labels, row in rows],
     )
     yield Metric(
         f"{name}_probability",
-        "Probability that a row gains, of all rows together.",
+        "Probability that a row gains, corrected for all rows together.",
         [(labels, row.probability) for labels, row in rows],
     )
     files = [({"file": file.file, "ranks": file.ranks, "nodes": file.nodes}, file) for file in decided.files]
     yield Metric(
         f"{name}_regret_before_ratio",
-        "By how much NCCL's picks take longer than the best, mean over sizes.",
+        "By which share NCCL's picks take longer than the best measured choice, mean over sizes.",
         [(labels, file.regret_before) for labels, file in files],
     )
     yield Metric(
         f"{name}_regret_after_ratio",
-        "The same with the table.",
+        "By which share the table's choices take longer than the best measured choice, mean over sizes.",
         [(labels, file.regret_after) for labels, file in files],
     )
-    yield Metric(f"{name}_rows", "Rows of the table.", [({"table": decided.table}, float(len(decided.kept)))])
+    yield Metric(f"{name}_rows", "Number of rows of the table.", [({"table": decided.table}, float(len(decided.kept)))])
 
 
 def _row_labels(row: DecidedRow, kept: str) -> dict[str, object]:

@@ -44,7 +44,7 @@ def real_folder(folder: Path) -> Path:
     if not real.is_dir():
         raise BadInput(f"--allow {folder}: not a folder")
     if real == real.parent:
-        raise BadInput(f"--allow {folder}: that would allow every file; valid: a folder below it")
+        raise BadInput(f"--allow {folder}: this would allow every file; name a folder below it")
     return real
 
 
@@ -133,7 +133,7 @@ class Fence:
         elif event in _OF_TEMPORARY_FILES and self._is_temporary(*given):
             return
         elif event.startswith(_REFUSED) and event not in _HARMLESS:
-            raise PermissionError(errno.EACCES, f"{event}: nothing but reading is allowed")
+            raise PermissionError(errno.EACCES, f"{event}: only reading files is allowed")
 
     def _is_temporary(self, path: Any, *more: Any) -> bool:
         name = os.fsdecode(path)

@@ -87,10 +87,9 @@ def print_left_out(files: FittedFiles) -> None:
         say(f"left out: {count} {reason}")
     for floor in files.floors:
         say(
-            f"{floor.communicator}: the fastest call of several combinations takes the same {floor.floor_us:.1f} us,"
-            " which is "
-            f"the host's time; left out are calls that take less than {NEAR:g} times that, "
-            f"to {human_bytes(floor.to_bytes)}"
+            f"{floor.communicator}: the fastest calls of several combinations all take {floor.floor_us:.1f} us, which "
+            f"must be the time that the host needs; calls that take less than {NEAR:g} times this, up to "
+            f"{human_bytes(floor.to_bytes)}, are left out"
         )
 
 
@@ -131,8 +130,8 @@ def constants_command(
 
 
 LL_ROWS = (
-    "cap_gbs.ll: with several nodes NCCL chooses the row by the processors: ampere for AMD or mixed ones, volta for "
-    "others"
+    "cap_gbs.ll: on several nodes NCCL chooses the row of this constant by the processors: ampere for AMD or mixed "
+    "processors, volta for others"
 )
 
 
@@ -142,34 +141,43 @@ def _print_constants(report: FitReport) -> None:
         (one.name, f"{one.nccl:.5g}", f"{one.value:.5g}", _interval(one), one.status, _alike(one))
         for one in report.fitted
     ]
-    print_table(title, ("constant", "NCCL", "fitted", "95 %", "status", "kept constants of the same effect"), rows)
+    print_table(title, ("constant", "NCCL", "fitted", "95 %", "status", "kept constants with the same effect"), rows)
     if any(one.name.startswith("cap_gbs.ll.") for one in report.fitted):
         say(LL_ROWS)
     kept = [one for one in fitted.constants if one.status == KEPT_ALIKE]
     if kept:
-        title = "Kept at NCCL's value: the measurements cannot separate them from others"
+        title = "Constants kept at NCCL's value, as the measurements cannot separate their effect from that of others"
         columns: tuple[str, ...] = ("constant", "NCCL", "same effect as")
         print_table(title, columns, [(one.name, f"{one.nccl:.5g}", _alike(one)) for one in kept])
     print_view("Mean absolute error of the times, %", columns_of(Error), fitted.errors)
     _print_held_out(report)
     without_effect = [one.name for one in fitted.constants if one.status == KEPT_WITHOUT_EFFECT]
-    for what, names in (("too little effect", without_effect), ("not reached", fitted.unreached)):
+    for what, names in (
+        ("they have too little effect on the measured times", without_effect),
+        ("no measured call depends on them", fitted.unreached),
+    ):
         if names:
-            say(f"kept at NCCL's value, {what}: {_few(names)}")
+            say(f"constants kept at NCCL's value ({what}): {_few(names)}")
     if fitted.noise > 1:
-        say(f"the model misses the times by {fitted.noise:g} standard deviations; intervals are widened by that")
+        say(
+            f"the fitted model is {fitted.noise:g} standard deviations off the measured times; the intervals are "
+            "widened by this factor"
+        )
     worse = [one for one in fitted.noise_by_size if one.noise > WORSE * fitted.noise]
     if worse:
         sizes = ", ".join(f"from {human_bytes(one.from_bytes)} {one.noise:g}" for one in worse)
-        say(f"it is further off at some sizes, which get less weight: {sizes}")
+        say(f"the model is further off at some sizes, which get less weight (standard deviations): {sizes}")
     print_left_out(report.files)
 
 
 def _print_held_out(report: FitReport) -> None:
     if report.held_out:
-        print_view("Mean absolute error at what a fit did not see, %", columns_of(HeldOut), report.held_out)
+        print_view("Mean absolute error on times that the fit did not use, %", columns_of(HeldOut), report.held_out)
     else:
-        say("no session and no communicator was held out: that takes three processes, or FILEs of two communicators")
+        say(
+            "no session and no communicator was held out to test the fit: that takes three processes, or FILEs of "
+            "two communicators"
+        )
 
 
 def _interval(one: Fitted) -> str:
@@ -199,40 +207,41 @@ RULES = (
 @options.under("One experiment for each parameter", "--experiment", "--elapsed-us", "--iterations", "--bytes")
 @click.argument("files", metavar="[FILE|PARAMETER]...", nargs=-1, type=FILE)
 @place_options
-@options.file_option("--cost-table", "TABLE", "Write the times as cost rows of a decision table, for the plugin.")
+@options.file_option(
+    "--cost-table", "TABLE", "Write the fitted times as cost rows of a decision table for the tuner plugin."
+)
 @library_option
 @options.flag(
     "--sweep",
     "swept",
-    "Fit alpha of a step and beta of a link instead, as in the textbook. Each FILE is a run over sizes with NCCL's "
-    "own choices: what nccl-tests prints or writes with -J, or what 'measure' wrote.",
+    "Fit the textbook's alpha (latency of a step) and beta (bandwidth of a link) instead. Each FILE is a run over "
+    "sizes with NCCL's own choices: what nccl-tests prints or writes with -J, or what 'measure' wrote.",
 )
 @options.option(
     "--collective",
-    "The collective, for a FILE that has several or does not say it.",
+    "The collective, if FILE has several or does not name it.",
     type=options.Named(Collective, "collective"),
 )
-@options.option("--ranks", "Number of ranks, for FILEs that do not say it.", type=int)
+@options.option("--ranks", "Number of ranks, if FILEs do not say it.", type=int)
 @options.option(
     "--algorithm",
-    f"Algorithm whose steps and bytes explain the times: {', '.join(_ALGORITHMS)}. "
-    "[default: ring; for Broadcast and Reduce tree]",
+    f"Algorithm that is assumed to have run: {', '.join(_ALGORITHMS)}. [default: ring; for Broadcast and Reduce tree]",
     type=click.Choice(_ALGORITHMS),
     metavar="NAME",
 )
 @options.flag(
     "--experiment",
-    "Show the ring AllReduce that measures each parameter of the two-level model; with PARAMETER instead of FILE, "
-    "evaluate its times. Repeat each five times for a mean and a deviation.",
+    "Show which ring AllReduce measures each parameter of the two-level model (repeat each five times for a mean and "
+    "a deviation); with a PARAMETER instead of FILE, compute the parameter from measured times.",
 )
 @options.option(
     "--elapsed-us",
-    "Elapsed times of all iterations, one for each repetition.",
+    "Elapsed time of all iterations together, in us: one value for each repetition.",
     type=values.POSITIVES,
     metavar="US[,US...]",
 )
-@options.option("--iterations", "Iterations of each repetition. [default: the experiment's]", type=int)
-@options.option("--bytes", "size", "Size of the AllReduce. [default: the experiment's]", type=options.SIZES)
+@options.option("--iterations", "Number of iterations in each repetition. [default: as in the experiment]", type=int)
+@options.option("--bytes", "size", "Size of the AllReduce. [default: as in the experiment]", type=options.SIZES)
 @options.json_option
 def alpha_beta_command(
     files: tuple[Path, ...],
@@ -259,7 +268,7 @@ def alpha_beta_command(
     """
     if experiment:
         if len(files) > 1:
-            raise BadInput(f"{files[1]}: --experiment takes one PARAMETER; remove it")
+            raise BadInput(f"{files[1]}: --experiment takes a single PARAMETER; remove this one")
         from tuner.cli.cost.bandwidths import show_experiment
 
         show_experiment(str(files[0]) if files else None, elapsed_us, ranks, iterations, size)
@@ -304,7 +313,9 @@ def _print_sweep(fitted: SweepFit) -> None:
         ),
         ("beta, GB/s", f"{fitted.beta_gbs:.3f}", f"{fitted.beta_deviation_gbs:.3f}", *_shown(fitted.runs.beta_gbs)),
     ]
-    title = f"{fitted.operation}, taken for {fitted.algorithm}, {len(fitted.sizes)} times of {len(fitted.files)} runs"
+    title = (
+        f"{fitted.operation}, assumed to run {fitted.algorithm}, {len(fitted.sizes)} times of {len(fitted.files)} runs"
+    )
     print_table(title, ("", "all runs", "+-", "mean of runs", "deviation"), rows)
     worst = max(fitted.sizes, key=lambda each: abs(fitted.error_of(each)))
     click.echo(
@@ -327,10 +338,10 @@ def _shown(value: Repeated) -> tuple[str, str]:
 @site_options
 @options.option(
     "--update",
-    "Add the rows between nodes to this calibration, as those of one's own site: one row is enough.",
+    "Adapt this calibration to your own site by the FILEs' rows between nodes; one row is enough.",
     metavar="NAME|FILE",
 )
-@options.option("--name", "Name of the calibration and of the site in answers.", default="own")
+@options.option("--name", "Name by which answers call the calibration and the site.", default="own")
 @options.out_option("OUT.json", "The file to write.")
 @options.json_option
 def calibration_command(
@@ -358,7 +369,7 @@ def calibration_command(
     write_text(out, calibration.text(made))
     for path in files:
         if why := _unhealthy(path, made.machine, site, given):
-            say(f"note: {path}: {why}; a calibration from it expects such times again", err=True)
+            say(f"note: {path}: {why}; a calibration made from it takes such times as normal", err=True)
     rows = sum(each.rows for each in made.measured)
     if json_wanted():
         print_json({"file": out, "name": made.name, "machine": made.machine, "measured": made.measured})
@@ -376,19 +387,22 @@ def _unhealthy(path: Path, machine: str, site: Site, given: Given) -> str:
     except TunerError:  # a file that 'accept' cannot place says nothing
         return ""
     slow, sizes = found.calls_judged
-    return f"'nccl-tuner accept' fails it, with {slow} of {sizes} sizes too slow or too fast" if slow else ""
+    return f"'nccl-tuner accept' fails this run, as {slow} of {sizes} sizes are too slow or too fast" if slow else ""
 
 
 @click.command(name="accuracy", cls=options.Command)
 @click.argument("file", required=False, type=FILE, metavar="[FILE]")
 @options.option(
     "--calibration",
-    "The calibration to compare FILE with. [default: the machine's own, else one of its generation]",
+    "The calibration to compare FILE with. [default: the machine's own, else that of a machine with GPUs of the "
+    "same generation]",
     metavar="NAME|FILE",
 )
 @site_options
 @options.file_option(
-    "--update", "FILE", "Rows of the same cluster that the calibration is updated with first; they are not judged."
+    "--update",
+    "FILE",
+    "Measured rows of the same cluster with which the calibration is adapted first; they are not judged themselves.",
 )
 @options.json_option
 def accuracy_command(
@@ -467,7 +481,7 @@ def _print_splits(results: tuple[SplitResult, ...]) -> None:
         for each in results
     ]
     columns = ("carried over", "machine", "rows", *models, "covered", "half-width")
-    print_table("mean absolute errors of times that were held out", columns, rows)
+    print_table("mean absolute errors on times that were held out of the fit", columns, rows)
 
 
 def _percent(share: float | None) -> str:
@@ -475,10 +489,10 @@ def _percent(share: float | None) -> str:
 
 
 VERBS = {
-    "constants": "the constants of NCCL's model, for --constants",
-    "alpha-beta": "a latency and a bandwidth for each combination, or of a sweep",
-    "calibration": "calibrated times of one's own machine, for --calibration",
-    "accuracy": "how far off calibrated times are, on a file or frozen splits",
+    "constants": "fits the constants of NCCL's model, for --constants",
+    "alpha-beta": "fits a latency and a bandwidth to each combination, or to a sweep",
+    "calibration": "makes a calibration of your own machine, for --calibration",
+    "accuracy": "shows how far off calibrated times are, on a file or frozen splits",
 }
 
 

@@ -32,7 +32,7 @@ def _is_file(params: Params) -> bool:
 
 RULES = (
     only("--like", "like", "gpu", when=has("like")),
-    only("no NAME or FILE", when=lambda params: not params["like"] and params["what"] is None),
+    only("the list of machines (no NAME or FILE)", when=lambda params: not params["like"] and params["what"] is None),
     only(
         *("FILE", "what", "gpu", "net_gbps", "net_latency_us", "cpu", "pcie", "out"),
         when=lambda params: not params["like"] and _is_file(params),

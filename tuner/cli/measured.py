@@ -52,7 +52,12 @@ RULES = (
     only("--forget", "forget", when=has("forget")),
     excludes("--keep", "out", when=has("keep")),
     only("--next", "count", "machine", "topology", "nccl", "nodes", "gpus_per_node", when=has("count")),
-    only("no FILE", "machine", "forget", when=lambda params: not any(map(params.get, ("files", "keep", "count")))),
+    only(
+        "the list of tables (no FILE)",
+        "machine",
+        "forget",
+        when=lambda params: not any(map(params.get, ("files", "keep", "count"))),
+    ),
     only("NAME of a shipped table", "files", when=lambda params: _reads(params) and _shipped(params["files"])),
     excludes("FILEs without -o", *OF_A_TABLE, when=lambda params: bool(params["files"]) and _reads(params)),
 )

@@ -8,8 +8,8 @@ from tuner.cli.output import NotedCell
 
 INTERVAL = "90 % interval"
 TELLING = 0.05  # part of a time: bounds on both sides of none that are wider say nothing
-ALONE = "predictions are of calls alone, with no compute beside them"
-COST_UNKNOWN = "how much that slows either is not known"
+ALONE = "predicted times are for calls that run alone, with no computation at the same time"
+COST_UNKNOWN = "how much sharing a GPU slows calls and computation is not known"
 
 
 def interval(time: TimeInterval | None, scale: float = 1, digits: int = 2) -> str | NotedCell:
@@ -50,11 +50,11 @@ def whose(used: CalibrationUsed) -> str:
     extrapolated."""
     if used.name is None:
         return f"calibrated times: none; {used.reason}"
-    parts = [f"calibrated times: by the calibration {used.reason}; measured with {used.launch}"]
+    parts = [f"calibrated times come from the calibration {used.reason}; its calls were launched by {used.launch}"]
     if used.carried_over:
-        parts.append(f"intervals of 90 %; measured times are carried over to: {', '.join(used.carried_over)}")
+        parts.append(f"the 90 % intervals allow for carrying measured times over to: {', '.join(used.carried_over)}")
     if used.not_measured:
-        parts.append(f"never measured, so extrapolated: {', '.join(used.not_measured)}")
+        parts.append(f"extrapolated, as they were never measured: {', '.join(used.not_measured)}")
     return "\n".join(parts)
 
 

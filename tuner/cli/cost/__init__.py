@@ -5,10 +5,10 @@ import click
 from tuner.cli.command import Group
 
 VERBS = {
-    "operation": "a time by alpha and beta, bandwidths of a time, crossovers of algorithms",
+    "operation": "a call's time by alpha and beta, its bandwidths, crossovers of algorithms",
     "ideal": "what the links of nodes allow, and how much of it was reached",
-    "step": "what a training step communicates, how long it takes, and what hides it",
-    "report": "measured times against NCCL, alpha-beta, the ideal and the links",
+    "step": "what a training step communicates, how long it takes, how much is hidden",
+    "report": "compares measured times with NCCL's model, alpha-beta, ideal and links",
 }
 MODULES = {
     "operation": "cost.collective",

@@ -33,38 +33,51 @@ RULES = (
 @options.under(TILED, "--profile", "--bytes", "--ranks-per-node", "--path", "--one-tile-per-gpu", "--measured-ms")
 @options.option(
     "--intra-gbs",
-    "A GPU's bandwidth to GPUs of its node, 1e9 bytes per second in one direction.",
+    "Bandwidth of a GPU to the GPUs of its node, in one direction, GB/s (1e9 bytes per second).",
     type=values.POSITIVE,
     metavar="GBS",
 )
 @options.option(
-    "--inter-gbs", "A node's bandwidth to other nodes, all adapters together.", type=values.POSITIVE, metavar="GBS"
+    "--inter-gbs",
+    "Bandwidth of a node to other nodes, all adapters together, GB/s.",
+    type=values.POSITIVE,
+    metavar="GBS",
 )
-@options.option("--gpus-per-node", "GPUs of each node; several with commas.", type=values.WHOLES)
-@options.option("--nodes", "Nodes; several with commas. [default: 1, with --fabric 2]", type=values.WHOLES)
-@options.option("--busbw-gbs", "A measured busbw: shows its efficiency.", type=values.POSITIVE, metavar="GBS")
+@options.option("--gpus-per-node", "GPUs per node; several numbers separated by commas.", type=values.WHOLES)
+@options.option(
+    "--nodes", "Number of nodes; several numbers separated by commas. [default: 1, with --fabric 2]", type=values.WHOLES
+)
+@options.option(
+    "--busbw-gbs",
+    "A measured bus bandwidth in GB/s, whose share of the ideal is shown.",
+    type=values.POSITIVE,
+    metavar="GBS",
+)
 @options.option(
     "--fabric",
     "name",
-    "A described kind of node with tiled GPUs, such as aurora; instead of --intra-gbs and --inter-gbs.",
+    "Use a described kind of node whose GPUs consist of tiles, such as aurora, instead of --intra-gbs and --inter-gbs.",
     metavar="NAME|FILE.toml",
 )
-@options.option("--profile", "Which values to use: nominal, measured, tables.", default="measured")
+@options.option("--profile", "Which link values of --fabric to use: nominal, measured, tables.", default="measured")
 @options.option(
     "--bytes",
     "sizes",
-    "Sizes of an AllReduce; 2GB is 2e9 bytes. [default: the tables of the fabric's file]",
+    "Sizes of the AllReduce; 2GB is 2e9 bytes. [default: those of the tables in the fabric's file]",
     type=options.SIZES,
 )
 @options.option("--ranks-per-node", "Ranks per node; several separated by commas.", type=values.WHOLES, default="1")
 @options.option(
     "--path",
-    "direct: equations 4, 5 and 10; pcie: with copies to the host, 6; host: all through it, 1 and 7.",
+    "How data reaches the network: direct (equations 4, 5 and 10), pcie (with copies to the host, equation 6), "
+    "or host (all data goes through the host, equations 1 and 7).",
     type=click.Choice(PATHS),
     default="direct",
 )
-@options.flag("--one-tile-per-gpu", "Put ranks on one tile of each GPU. [default: on both]")
-@options.option("--measured-ms", "A measured time: shows its efficiency.", type=values.POSITIVE, metavar="MS")
+@options.flag("--one-tile-per-gpu", "Put ranks on only one tile of each GPU. [default: on both]")
+@options.option(
+    "--measured-ms", "A measured time in us, whose efficiency is shown.", type=values.POSITIVE, metavar="MS"
+)
 @options.json_option
 def ideal_command(
     intra_gbs: float | None,
@@ -90,7 +103,9 @@ def ideal_command(
         _show_fabric(name, nodes or [2], **projected)
         return
     if not gpus_per_node:
-        raise BadInput("--gpus-per-node: give the GPUs of each node, or --fabric NAME for a described one")
+        raise BadInput(
+            "give the number of GPUs per node with --gpus-per-node, or a described kind of node with --fabric NAME"
+        )
     answers = [
         wires.ideal_of(intra_gbs, inter_gbs, gpus, count, busbw_gbs) for gpus in gpus_per_node for count in nodes or [1]
     ]
@@ -118,13 +133,13 @@ def show_experiment(
     BadInput."""
     if parameter is None:
         if (elapsed_us, ranks, iterations, size) != (None, None, None, None):
-            raise BadInput(f"measurements without PARAMETER; {one_of(_BY_NAME)}")
+            raise BadInput(f"name the PARAMETER that these measurements are for; {one_of(_BY_NAME)}")
         _print_protocol()
         return
     if parameter not in _BY_NAME:
         raise BadInput(f"--experiment: no parameter {parameter!r}; {one_of(_BY_NAME)}")
     if not elapsed_us or ranks is None:
-        raise BadInput(f"{parameter}: give both --elapsed-us and --ranks of what was measured")
+        raise BadInput(f"{parameter}: give both --elapsed-us and --ranks of the measured runs")
     experiment = _BY_NAME[parameter]
     calls = experiment.iterations if iterations is None else iterations
     found = experiment.measured(elapsed_us, ranks, calls, (size or [experiment.bytes])[0])
@@ -155,11 +170,11 @@ def _print_protocol() -> None:
             "experiments",
         )
         return
-    print_view("A ring AllReduce for each", PROTOCOL, EXPERIMENTS)
+    print_view("Measure each parameter with a ring AllReduce", PROTOCOL, EXPERIMENTS)
     say(
-        f"repeat each {line.REPETITIONS} times; sweep {named_bytes(line.SWEEP_BYTES[0])} to "
-        f"{named_bytes(line.SWEEP_BYTES[1])} for 'fit alpha-beta --sweep'; inside a node usually "
-        f"{line.USUAL_RATIO:g} times the bandwidth between nodes"
+        f"repeat each experiment {line.REPETITIONS} times; for 'fit alpha-beta --sweep' measure sizes from "
+        f"{named_bytes(line.SWEEP_BYTES[0])} to {named_bytes(line.SWEEP_BYTES[1])}; the bandwidth inside a node is "
+        f"usually {line.USUAL_RATIO:g} times that between nodes"
     )
 
 

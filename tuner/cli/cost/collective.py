@@ -61,75 +61,97 @@ RULES = (
 @values.operation_argument
 @options.option(
     "--algorithm",
-    "The textbook's algorithm. [default: ring where the operation has one] With --time-us and --busbw-gbs what ran:"
-    " ring, "
-    "tree, nvls, nvlstree, pat; adds what the wires carried.",
+    "The textbook's algorithm. [default: ring if the operation has one] With --time-us and --busbw-gbs: the "
+    "algorithm that ran (ring, tree, nvls, nvlstree, pat); adds how much data the links carried.",
     metavar="NAME",
 )
 @values.ranks_option
 @options.option(
     "--bytes",
     "sizes",
-    "nccl-tests' size: the whole array. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.",
+    "Size of the whole array, as nccl-tests counts it. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.",
     type=options.SIZES,
 )
 @values.level_options
 @options.option(
     "--overhead-us",
-    "LogP's o of a processor: the alphas are then LogP's latency L, and a step takes L + 2 o.",
+    "Overhead o of a processor in the LogP model, in us. Each alpha is then LogP's latency L, and a step takes "
+    "L + 2 o.",
     type=values.NOT_NEGATIVE,
     default=0.0,
     metavar="US",
 )
-@options.option("--gap-us", "LogP's g, the least time of a step.", type=values.NOT_NEGATIVE, default=0.0, metavar="US")
+@options.option(
+    "--gap-us",
+    "Gap g in the LogP model, in us: the shortest time that a step can take.",
+    type=values.NOT_NEGATIVE,
+    default=0.0,
+    metavar="US",
+)
 @options.option(
     "--software-us",
-    f"Library, driver and launch of a call; {_usual('software')}.",
+    f"Time that library, driver and launch add to a call, in us; {_usual('software')}.",
     type=values.NOT_NEGATIVE,
     default=0.0,
     metavar="US",
 )
 @options.option(
     "--protocol",
-    f"Share of the bandwidth that headers and repeats take; {_usual('protocol')}.",
+    f"Share of the bandwidth that is lost to headers and retransmissions; {_usual('protocol')}.",
     type=values.SHARE,
     default=0.0,
     metavar="SHARE",
 )
 @options.option(
     "--contention",
-    f"Share of the bandwidth that others take; {_usual('contention')} in shared clusters.",
+    f"Share of the bandwidth that other jobs use; {_usual('contention')} in shared clusters.",
     type=values.SHARE,
     default=0.0,
     metavar="SHARE",
 )
 @options.option(
-    "--copy-gbs", "Bandwidth of one more copy of the whole size, as over PCIe.", type=values.POSITIVE, metavar="GBS"
+    "--copy-gbs",
+    "Bandwidth of an additional copy of the whole size, for example over PCIe, in GB/s.",
+    type=values.POSITIVE,
+    metavar="GBS",
 )
 @options.option(
     "--straggler",
-    f"How much longer the slowest rank takes; {_usual('straggler')}.",
+    f"By which factor the slowest rank takes longer; {_usual('straggler')}.",
     type=values.NOT_NEGATIVE,
     default=0.0,
     metavar="SHARE",
 )
-@options.option("--measured-us", "A measured time: shows the model's error.", type=values.POSITIVE, metavar="US")
+@options.option(
+    "--measured-us", "A measured time in us, for which the model's error is shown.", type=values.POSITIVE, metavar="US"
+)
 @options.flag("--crossovers", "Show the sizes at which two algorithms are equally fast instead.")
 @options.option(
-    "--time-us", "Measured times to turn into bandwidths; several separated by commas.", type=values.POSITIVES
+    "--time-us",
+    "Measured times in us, for which bandwidths are shown; several separated by commas.",
+    type=values.POSITIVES,
 )
-@options.option("--busbw-gbs", "Bus bandwidths to turn into times, instead of --time-us.", type=values.POSITIVES)
+@options.option(
+    "--busbw-gbs", "Bus bandwidths in GB/s, for which times are shown; instead of --time-us.", type=values.POSITIVES
+)
 @options.option("--count", "NCCL's count argument, in elements of --dtype; instead of --bytes.", type=int)
 @options.option("--dtype", "Its type.", type=options.Named(DataType, "type"), default="float32")
 @options.option(
-    "--peak-gbs", "Peak of the hardware in one direction: shows an efficiency.", type=values.POSITIVE, metavar="GBS"
+    "--peak-gbs",
+    "The hardware's peak bandwidth in one direction, in GB/s; shows the share of it that was reached.",
+    type=values.POSITIVE,
+    metavar="GBS",
 )
 @options.option(
-    "--peak-gbps", "The same in 1e9 bits per second, as networks are sold.", type=values.POSITIVE, metavar="GBPS"
+    "--peak-gbps",
+    "The hardware's peak bandwidth in Gb/s (1e9 bits per second), as networks are specified.",
+    type=values.POSITIVE,
+    metavar="GBPS",
 )
 @options.option(
     "--ranks-per-switch",
-    "With --algorithm ring or pat: adds the uplinks of switches that join this many neighbouring ranks each.",
+    "With --algorithm ring or pat: also show the load on the uplinks of switches that connect this many "
+    "neighbouring ranks each.",
     type=int,
 )
 @options.json_option
@@ -166,9 +188,9 @@ def operation_command(
         _show_crossovers([_crossovers(operation, each, network.gpus_per_node, levels) for each in ranks])
     elif time_us is not None or busbw_gbs is not None:
         if (sizes is None) == (measured["count"] is None):
-            raise BadInput("--bytes or --count; valid: one of them")
+            raise BadInput("give either --bytes or --count")
         if time_us is not None and busbw_gbs is not None:
-            raise BadInput("--time-us or --busbw-gbs; valid: one of them")
+            raise BadInput("give either --time-us or --busbw-gbs")
         count, dtype = measured.pop("count"), measured.pop("dtype")
         hardware = _Hardware(algorithm=algorithm, gpus_per_node=network.gpus_per_node, **measured)
         records = []
@@ -179,10 +201,10 @@ def operation_command(
         _show_bandwidths(operation, records)
     else:
         if sizes is None:
-            raise BadInput("the time of which size? valid: --bytes SIZE, or --crossovers")
+            raise BadInput("name the size whose time you want with --bytes SIZE, or add --crossovers")
         names = algorithms.names(operation)
         if algorithm is not None and algorithm not in names:
-            raise BadInput(f"--algorithm {algorithm}: {operation.name} has none such; {one_of(names)}")
+            raise BadInput(f"--algorithm {algorithm}: {operation.name} has no such algorithm; {one_of(names)}")
         logp = LogP(given.pop("overhead_us"), given.pop("gap_us"))
         model = _Model(operation, algorithm or names[0], network, logp, overheads(**given))
         predicted = [model.predict(each, size, measured_us) for each, size in product(ranks, sizes)]
@@ -275,7 +297,7 @@ def _judged(time_us: float, measured_us: float) -> JudgedTime:
 
 
 def _print(operation: CostOperation, records: list[Predicted]) -> None:
-    print_view(f"{operation.name} by alpha and beta", columns_of(Predicted), records)
+    print_view(f"{operation.name}: time by the alpha-beta model", columns_of(Predicted), records)
     for record in records:
         if parts := _parts(record):
             say(f"{named_bytes(record.bytes)}: {parts}")
@@ -308,10 +330,10 @@ class _Hardware:
 
     def __post_init__(self) -> None:
         if self.peak_gbs is not None and self.peak_gbps is not None:
-            raise BadInput("--peak-gbs and --peak-gbps; valid: one of them")
+            raise BadInput("give either --peak-gbs or --peak-gbps")
         for name in ("gpus_per_node", "ranks_per_switch"):
             if getattr(self, name) is not None and self.algorithm is None:
-                raise BadInput(f"--{name.replace('_', '-')} without --algorithm; valid: with the one that ran")
+                raise BadInput(f"--{name.replace('_', '-')} needs --algorithm: name the algorithm that ran")
 
 
 @dataclass(frozen=True, slots=True)

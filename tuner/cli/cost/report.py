@@ -43,25 +43,25 @@ from tuner.times.costmodels.alphabeta import Level
 @options.communicator_options()
 @options.option(
     "--collective",
-    "The collective, for a FILE that has several or does not say it.",
+    "The collective, if FILE has several or does not name it.",
     type=options.Named(Collective, "collective"),
 )
 @options.option(
     "--intra-gbs",
-    "Bandwidth of a GPU's links in its node. [default: the data sheets' NVLinks]",
+    "Bandwidth of a GPU's links inside the node, in GB/s. [default: that of its NVLinks in the data sheet]",
     type=values.POSITIVE,
     metavar="GBS",
 )
 @options.option(
     "--inter-gbs",
-    "Bandwidth of a node's adapters together. [default: the topology's]",
+    "Bandwidth of all adapters of a node together, in GB/s. [default: as in the topology]",
     type=values.POSITIVE,
     metavar="GBS",
 )
 @options.option(
     "--alpha-us",
     "alpha_intra_us",
-    "Alpha-beta: latency of a step inside a node.",
+    "For the alpha-beta model: latency of a step inside a node, in us.",
     type=values.NOT_NEGATIVE,
     default=ALPHA_INTRA_US,
     metavar="US",
@@ -70,7 +70,7 @@ from tuner.times.costmodels.alphabeta import Level
 @options.option(
     "--inter-alpha-us",
     "alpha_inter_us",
-    "The same between nodes.",
+    "For the alpha-beta model: latency of a step between nodes, in us.",
     type=values.NOT_NEGATIVE,
     default=ALPHA_INTER_US,
     metavar="US",
@@ -170,7 +170,10 @@ def _print(report: EfficiencyReport, *, by_nccl: bool) -> None:
     if report.sweep.wrong_bytes:
         say(f"left out, as results were wrong: {', '.join(map(human_bytes, report.sweep.wrong_bytes))}")
     if report.sweep.in_graphs:
-        say("measured in CUDA graphs; NCCL's picks and times are those of calls outside of them, calibrated too")
+        say(
+            "these times were measured in CUDA graphs; the picks, NCCL's times and calibrated times are for calls "
+            "outside of CUDA graphs"
+        )
     ideal = {f"{row.ideal_busbw_gbs:.1f}" for row in report.rows}
     say(f"ideal busbw {', '.join(ideal)} GB/s; {_links(report)}")
     for name, causes in {row.verdict: row.causes for row in report.rows if row.causes}.items():

@@ -48,32 +48,34 @@ RULES = (
 @options.under("Output", "--time")
 @options.under("Computation beside it", "--compute-us", "--overlap", "--communication-us")
 @click.argument("name", required=False, metavar="[MODEL]")
-@options.option("--parameters", "Parameters of the whole model, such as 70B or 70e9.", type=values.Count(positive))
-@options.option("--layers", "Layers of the model.", type=int)
-@options.option("--hidden", "Hidden size of the model, in elements.", type=int)
-@options.option("--sequence", "Tokens of a sequence.", type=int)
 @options.option(
-    "--dtype", "Type of activations and parameters.", type=options.Named(DataType, "type"), default="float16"
+    "--parameters", "Number of parameters of the whole model, such as 70B or 70e9.", type=values.Count(positive)
 )
-@options.option("--gradient-dtype", "Type of gradients. [default: --dtype]", type=options.Named(DataType, "type"))
+@options.option("--layers", "Number of layers of the model.", type=int)
+@options.option("--hidden", "Hidden size of the model, in elements.", type=int)
+@options.option("--sequence", "Number of tokens in a sequence.", type=int)
+@options.option(
+    "--dtype", "Data type of activations and parameters.", type=options.Named(DataType, "type"), default="float16"
+)
+@options.option("--gradient-dtype", "Data type of gradients. [default: --dtype]", type=options.Named(DataType, "type"))
 @options.option(
     "--expert-parameters", "How many of the --parameters belong to experts.", type=values.Count(not_negative)
 )
-@options.option("--expert-layers", "Layers with experts.", type=int)
-@options.option("--experts-per-token", "Experts that a token is sent to. [default: 1]", type=int)
+@options.option("--expert-layers", "Number of layers with experts.", type=int)
+@options.option("--experts-per-token", "Number of experts that each token is sent to. [default: 1]", type=int)
 @options.option("--tp", "Degree of tensor parallelism.", type=int, default=1)
 @options.flag("--sp", "Use sequence parallelism with --tp: ReduceScatter and AllGather in place of AllReduce.")
 @options.option("--dp", "Degree of data parallelism. [default: 1, or what fills --nodes]", type=int)
 @options.option("--nodes", "Nodes that the job fills, instead of --dp.", type=int)
 @options.option("--zero", "ZeRO's stage, 0 to 3.", type=click.IntRange(0, 3), default=0)
-@options.option("--ep", "Degree of expert parallelism; it divides --dp.", type=int, default=1)
+@options.option("--ep", "Degree of expert parallelism, a divisor of --dp.", type=int, default=1)
 @options.option("--pp", "Pipeline stages.", type=int, default=1)
-@options.option("--micro-batches", "Micro-batches of a step on each replica.", type=int, default=1)
+@options.option("--micro-batches", "Number of micro-batches of a step on each replica.", type=int, default=1)
 @options.option("--micro-batch-sequences", "Its sequences.", type=values.POSITIVE, default=1.0)
-@options.option("--buckets", "Number of calls that the gradients are sent in.", type=int, default=1)
+@options.option("--buckets", "Number of calls (buckets) in which the gradients are sent.", type=int, default=1)
 @options.option(
     "--activation-bytes",
-    "Bytes of a micro-batch between two layers. [default: sequences x sequence x hidden x type]",
+    "Bytes of a micro-batch's activations between two layers. [default: sequences x sequence x hidden x type]",
     type=options.SIZES,
 )
 @options.option(
@@ -81,7 +83,7 @@ RULES = (
     "Bytes of gradients of one GPU. [default: parameters x type over --tp x --pp]",
     type=options.SIZES,
 )
-@options.option("--gpus-per-node", "GPUs of each node. [default: the machine's, or 8]", type=int)
+@options.option("--gpus-per-node", "GPUs per node. [default: those of the machine, or 8]", type=int)
 @options.option("--alpha-us", "Latency of a step inside a node.", type=values.NOT_NEGATIVE, default=1.0)
 @options.option("--beta-gbs", "Bandwidth of a GPU inside a node.", type=values.POSITIVE, default=300.0)
 @options.option("--inter-alpha-us", "Latency between nodes.", type=values.NOT_NEGATIVE, default=5.0)
@@ -89,22 +91,24 @@ RULES = (
 @options.option(
     "--model",
     "model_name",
-    "Whose times are used; nccl shows both and the difference. [default: nccl with --machine, else alphabeta]",
+    "Which model predicts the times; nccl shows NCCL's and alpha-beta's times, and the difference. [default: "
+    "nccl with --machine, else alphabeta]",
     type=click.Choice(["alphabeta", "nccl"]),
 )
-@options.option("--machine", "With nccl: a machine by name.", metavar="NAME")
-@release_option("With nccl: the release. [default: the newest of the machine]")
-@options.option("--compute-us", "Time of a step's computation.", type=values.POSITIVE, metavar="US")
+@options.option("--machine", "With --model nccl: the machine, by its name.", metavar="NAME")
+@release_option("With --model nccl: the NCCL release. [default: the newest that runs on the machine]")
+@options.option("--compute-us", "How long the computation of a step takes, in us.", type=values.POSITIVE, metavar="US")
 @options.option(
     "--overlap",
     "overlapped",
-    "Share of the communication that runs beside the computation; with nccl also the SMs that its calls take. "
-    "[default: 0; with --communication-us 0,0.5,0.8,1]",
+    "Share of the communication that runs at the same time as the computation; with --model nccl also shows how many "
+    "SMs the calls occupy. [default: 0; with --communication-us 0,0.5,0.8,1]",
     type=values.PARTS,
 )
 @options.option(
     "--communication-us",
-    "Instead of a model: the communication of a step, for its time at each share of --overlap.",
+    "Instead of a model: the communication time of a step in us; shows how long the step takes at each share of "
+    "--overlap.",
     type=values.POSITIVE,
     metavar="US",
 )
@@ -148,23 +152,24 @@ def step_command(
     if communication_us is not None:
         if compute_us is None or name is not None:
             raise BadInput(
-                "--communication-us gives the communication of a step; valid with it: --compute-us, without MODEL"
+                "--communication-us replaces MODEL and needs --compute-us: add --compute-us and remove MODEL"
             )
         _show_overlap(compute_us, communication_us, overlapped or SHARES)
         return
     share, *more = overlapped or [0.0]
     if more:
-        raise BadInput("--overlap: several shares; valid: one, or with --communication-us")
+        raise BadInput("--overlap takes several shares only with --communication-us; give one share")
     if model_name is not None and (model_name == "nccl") != (machine is not None):
         raise BadInput("--model nccl and --machine only apply together: give both or neither")
     if nccl is not None and machine is None:
         raise BadInput("--nccl only applies with --model nccl and --machine")
     if machine is None and times is not None and (times.calibration or not times.beside_nccl):
         raise BadInput(
-            "--time and --calibration only apply with --model nccl and --machine: calibrated times belong to a machine"
+            "--time and --calibration only apply with --model nccl and --machine, as calibrated times are those "
+            "of a machine"
         )
     if share and compute_us is None:
-        raise BadInput("--overlap only applies with --compute-us, the computation to hide behind")
+        raise BadInput("--overlap only applies with --compute-us, the computation that hides the communication")
     scenario = options.CommunicatorOptions({"machine": machine, "nccl": nccl}).scenario() if machine else None
     counts = {"--tp": tp, "--pp": pp, "--nodes": nodes, "--gpus-per-node": gpus_per_node}
     for option, count in counts.items():
@@ -174,7 +179,7 @@ def step_command(
         gpus_per_node = scenario.ranks if scenario else 8
     if nodes is not None:
         if dp is not None:
-            raise BadInput("--nodes and --dp both say how many GPUs there are; valid: one of them")
+            raise BadInput("--nodes and --dp both say how many GPUs there are; give one of them")
         dp = _copies(nodes * gpus_per_node, tp, pp)
     cluster = Cluster(gpus_per_node, level(alpha_us, beta_gbs), level(inter_alpha_us, inter_beta_gbs))
     types = Types(dtype, gradient_dtype or dtype)
@@ -219,7 +224,10 @@ def _print_whose(answer: StepReport, overlapped: float) -> None:
         say(calibrated_times.ALONE)
     if channels and overlapped:
         taken = f"{min(channels)} to {max(channels)}" if min(channels) < max(channels) else str(channels[0])
-        say(f"a call takes {taken} SMs of each GPU from compute, one a channel; {calibrated_times.COST_UNKNOWN}")
+        say(
+            f"a call takes {taken} SMs of each GPU away from computation, one per channel; "
+            f"{calibrated_times.COST_UNKNOWN}"
+        )
 
 
 SHARES = (0.0, 0.5, 0.8, 1.0)
@@ -249,7 +257,10 @@ def _print(answer: StepReport, by: str) -> None:
     print_view(total, columns, answer.rows)
     if (time := answer.calibrated) is not None:
         low, high = f"{time.low_us / 1000:.2f}", f"{time.high_us / 1000:.2f}"
-        say(f"by measurements {time.time_us / 1000:.2f} ms (90 %: {low} to {high}) of what NCCL has algorithms for")
+        say(
+            f"by measurements {time.time_us / 1000:.2f} ms (90 %: {low} to {high}) for the calls for which NCCL has "
+            "algorithms"
+        )
     if (beside := answer.overlapped) is not None:
         shown = f", {100 * beside.overlap:g} % of it hidden" if beside.overlap else ""
         faster = f", {beside.speedup:.3f} times as fast as with nothing hidden" if beside.overlap else ""

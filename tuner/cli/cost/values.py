@@ -31,7 +31,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         try:
             return float(self.check(_name(param), value))
         except OverflowError:
-            self.fail(f"{str(value)[:20]}... is not a number that a quantity can have", param, ctx)
+            self.fail(f"{str(value)[:20]}... is not a possible value: too large, or not a number", param, ctx)
 
 
 class Count(Number):
@@ -62,7 +62,7 @@ class CheckedNumbers(click.ParamType):  # type: ignore[type-arg]
             numbers = [self.kind(word) for word in str(value).split(",")]
             self.check(_name(param), numbers)
         except OverflowError:
-            self.fail(f"{str(value)[:20]}... has a number that no quantity can have", param, ctx)
+            self.fail(f"{str(value)[:20]}... has a value that is not possible: too large, or not a number", param, ctx)
         except ValueError:
             what, said = "whole numbers" if self.kind is int else "numbers", str(value)[:40]
             raise BadInput(f"{_name(param)} {said}: not {what}; valid: {what}, with commas between them") from None
@@ -79,7 +79,10 @@ POSITIVES, PARTS, WHOLES = CheckedNumbers(positive), CheckedNumbers(part), Check
 
 operation_argument = click.argument("operation", type=options.Named(CostOperation, "operation"), metavar="OPERATION")
 ranks_option = options.option(
-    "--ranks", "Ranks; several separated by commas.", type=CheckedNumbers(partial(whole, least=2), int), required=True
+    "--ranks",
+    "Number of ranks; several numbers separated by commas.",
+    type=CheckedNumbers(partial(whole, least=2), int),
+    required=True,
 )
 
 
@@ -90,18 +93,19 @@ def level_options(function: F) -> F:
         function,
         options.option(
             "--alpha-us",
-            "Latency of a step; with --gpus-per-node, of one inside a node.",
+            "Latency of a step, in us; with --gpus-per-node, of a step inside a node.",
             type=NOT_NEGATIVE,
             metavar="US",
         ),
         options.option(
             "--beta-gbs",
-            "Bandwidth of a rank, 1e9 bytes per second in one direction; with --gpus-per-node, inside a node.",
+            "Bandwidth of a rank in one direction, in GB/s (1e9 bytes per second); with --gpus-per-node, its "
+            "bandwidth inside a node.",
             type=POSITIVE,
             metavar="GBS",
         ),
-        options.option("--inter-alpha-us", "Latency of a step between nodes.", type=NOT_NEGATIVE, metavar="US"),
-        options.option("--inter-beta-gbs", "Bandwidth of a GPU between nodes.", type=POSITIVE, metavar="GBS"),
+        options.option("--inter-alpha-us", "Latency of a step between nodes, in us.", type=NOT_NEGATIVE, metavar="US"),
+        options.option("--inter-beta-gbs", "Bandwidth of a GPU between nodes, in GB/s.", type=POSITIVE, metavar="GBS"),
         options.option("--gpus-per-node", "GPUs per node. [default: one network for all ranks]", type=int),
     )
 
@@ -122,11 +126,13 @@ class LevelValues:
         BadInput if half of a pair is given, or a network between nodes without GPUs per node.
         """
         if self.gpus_per_node is None and (self.inter_alpha_us, self.inter_beta_gbs) != (None, None):
-            raise BadInput("--inter-alpha-us and --inter-beta-gbs are for several nodes; valid with --gpus-per-node")
+            raise BadInput(
+                "--inter-alpha-us and --inter-beta-gbs describe the network between nodes: add --gpus-per-node"
+            )
 
         def level(prefix: str, alpha_us: float | None, beta_gbs: float | None) -> Level | None:
             if (alpha_us is None) != (beta_gbs is None):
-                raise BadInput(f"--{prefix}alpha-us and --{prefix}beta-gbs belong together; valid: both")
+                raise BadInput(f"--{prefix}alpha-us and --{prefix}beta-gbs only apply together: give both")
             if alpha_us is None or beta_gbs is None:
                 return None
             return loggp(alpha_us, overhead_us, gap_us, beta_gbs).level
