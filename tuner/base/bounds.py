@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "NCCL_TUNER_BOUNDS"
 MOST_FACTOR = 1000.0
-DECLARED = list["ReaderBounds"]()  # by every reader that is imported
+DECLARED = list["ReaderBounds"]()  # the bounds of every reader that was imported
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def check_text(content: bytes, where: str, wrong: type[TunerError], bounds: Read
         raise wrong(f"{where}: {over(f'its lines ({lines:,})', most, 'lines')}")
 
 
-LEAST_LINE_BYTES = 16  # on an average: a log with more lines than a bound may be long, but has no such lines
+LEAST_LINE_BYTES = 16  # on average: a log that exceeds a bound on lines may be long, but its lines are not this short
 
 
 def of_log(lines: Iterable[bytes], where: str, wrong: type[TunerError], bounds: ReaderBounds) -> Iterator[bytes]:
@@ -93,7 +93,7 @@ def check_json(content: bytes | str, where: str, wrong: type[TunerError], bounds
         raise wrong(f"{where}: {over(f'its values (about {values:,})', most, 'values')}")
 
 
-_STEPS = 100_000  # of SQLite's machine between two looks at the clock
+_STEPS = 100_000  # steps of SQLite's virtual machine between two checks of the clock
 _CELL_BYTES = 16 << 20
 _HEAP_BYTES = 400 << 20
 _RECURSIVE = 33  # SQLITE_RECURSIVE

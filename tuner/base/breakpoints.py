@@ -11,17 +11,18 @@ from tuner.base.numerics import SizeArray
 
 Item = TypeVar("Item", bound=np.generic)
 Labels = Callable[[SizeArray], NDArray[np.generic]]
-FRACTIONS = 16  # of each power of two, and of each gap, that are looked at
-STEPS = 256  # float32 sizes looked at on both sides of a change
+FRACTIONS = 16  # equal parts of each power of two, and of each gap, whose ends are looked at
+STEPS = 256  # number of float32 sizes that are looked at on both sides of a change
 
 
 def find(labels: Labels, low: int, high: int, breaks: Iterable[int] | SizeArray = (), steps: int = STEPS) -> SizeArray:
     """The sizes from ``low`` to ``high`` at which a piece begins, ``low`` first.
 
-    ``labels`` maps an array of sizes to a label for each, a number or a row of numbers. Sizes between two sizes with
-    equal labels are assumed to belong to the same piece. The first sizes looked at are fractions of powers of two, and
-    ``breaks``, at which the caller knows that the function may change. If a label ranks all candidates, no crossing is
-    missed: two lines that cross are ranked differently on both sides. Pieces then only differ in the first rank.
+    ``labels`` maps an array of sizes to one label per size: a number or a row of numbers. Sizes between two sizes with
+    equal labels are assumed to belong to the same piece. The search starts with fractions of powers of two, and with
+    ``breaks``: sizes at which the caller knows that the function may change. If a label ranks all candidates, no
+    crossing is missed, because two lines that cross are ranked differently on both sides. Two pieces are then told
+    apart only by their first rank.
 
     NCCL's times are float32, so that near a crossing the winner may change several times within a few sizes. So around
     each change every size with its own float32 value is looked at, until the winner no longer changes. A function of
@@ -39,7 +40,7 @@ def find(labels: Labels, low: int, high: int, breaks: Iterable[int] | SizeArray 
 
 
 class _Looked:
-    """Sizes in order with the label of each, computed once."""
+    """The sizes that were looked at, in ascending order, with the label of each; every label is computed once."""
 
     def __init__(self, labels: Labels, sizes: SizeArray) -> None:
         self.labels, self.sizes, self.labelled = labels, sizes, labels(sizes)
@@ -71,7 +72,7 @@ class _Looked:
             if not wide.any():
                 return self.sizes[at + 1]
             parts = np.arange(1, FRACTIONS, dtype=np.uint64)
-            whole, rest = np.divmod(gaps[wide, None], np.uint64(FRACTIONS))  # apart, as sizes reach 2**62
+            whole, rest = np.divmod(gaps[wide, None], np.uint64(FRACTIONS))  # computed apart, because sizes reach 2**62
             between = whole * parts + rest * parts // np.uint64(FRACTIONS)
             self.look_at(_distinct(self.sizes[at][wide, None] + np.maximum(between, np.uint64(1))))
 

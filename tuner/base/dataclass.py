@@ -12,7 +12,8 @@ from operator import attrgetter, ge, gt, le, lt
 from typing import Any, TypeVar, dataclass_transform
 
 C = TypeVar("C", bound=type)
-_GETTER = "__field_values__"  # of the class: what makes of an object the values of its fields, made when first needed
+# Attribute of a class: the function that gets an object's field values, made when first needed
+_GETTER = "__field_values__"
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
@@ -49,7 +50,7 @@ def dataclass(
 
 
 def _first_init(kind: Any) -> Callable[..., None]:
-    """An ``__init__`` that compiles the class's real one, replaces itself by it, and calls it."""
+    """An ``__init__`` that compiles the real one, replaces itself with that in the class, and calls it."""
 
     def init(self: Any, *arguments: Any, **named: Any) -> None:
         kind.__init__ = _init(kind)
@@ -59,7 +60,7 @@ def _first_init(kind: Any) -> Callable[..., None]:
 
 
 def _init(kind: Any) -> Any:
-    """The ``__init__`` of a class, as the standard library writes it."""
+    """The source of the ``__init__`` of a class, equal to the standard library's."""
     names: dict[str, Any] = {"_set": object.__setattr__, "_missing": dataclasses.MISSING}
     taken: list[str] = []
     by_name: list[str] = []
@@ -123,7 +124,7 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, object], Any
 
 
 def _first_hash(kind: Any) -> Callable[[Any], int]:
-    """A ``__hash__`` that replaces itself by one that knows the fields of its class, and calls it."""
+    """A ``__hash__`` that replaces itself with one that knows the fields of its class, and calls that."""
 
     def first(self: Any) -> int:
         values = _of(kind)

@@ -1,18 +1,19 @@
-"""The errors that a user can cause. Each message is one line that says what is wrong, what is valid and where it was
-looked for.
+"""The errors that a user can cause. Each message is one line that says what is wrong, what is valid, and where the
+program looked.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple, Self
 
-MOST_LISTED = 12  # names that a message lists in full
-NEAREST = 5  # names that it lists of more
+MOST_LISTED = 12  # the most names that a message lists in full
+NEAREST = 5  # names that a message lists if there are more
 
 
 class Remedy(NamedTuple):
     """A change of a request after which it would be answered: a parameter's new value, or None to remove the parameter.
 
-    ``given``: for a parameter that holds variables, the only variable that changes; it is added if it is not set.
+    ``given``: if the parameter holds environment variables, the one variable that changes; it is added if it is not
+    set.
     """
 
     parameter: str
@@ -31,7 +32,7 @@ class TunerError(Exception):
     by_nccl = False
 
     def cured(self, *remedies: Remedy) -> Self:
-        """The error, with these remedies."""
+        """Adds remedies to the error, and returns it."""
         self.remedies = remedies
         return self
 
@@ -47,9 +48,8 @@ class NcclFails(BadInput):
 
 
 class TooManyRanges(BadInput):
-    """Raised if the answer changes too often from size to size to be listed; ``last`` is the largest size before
-    that.
-    """
+    """Raised if an answer changes with the size more often than can be listed; ``last`` is the largest size that was
+    listed."""
 
     def __init__(self, message: str, last: int) -> None:
         super().__init__(message)
@@ -57,19 +57,19 @@ class TooManyRanges(BadInput):
 
 
 class UnknownRelease(TunerError):
-    """A NCCL release without a table."""
+    """The NCCL release has no table."""
 
 
 class BadReleaseFile(TunerError):
-    """A release's file that cannot be read, or that does not have the form of a release."""
+    """The file of a release cannot be read, or has a wrong form."""
 
 
 class UnknownMachine(TunerError):
-    """A machine name without an entry in ``tables/machines``."""
+    """The machine's name has no entry in ``tables/machines``."""
 
 
 class UnknownGpu(TunerError):
-    """A GPU model without an entry in ``tables/gpus.toml``."""
+    """The GPU model has no entry in ``tables/gpus.toml``."""
 
 
 class BadTopology(TunerError):
@@ -77,7 +77,7 @@ class BadTopology(TunerError):
 
 
 class IncompleteTopology(BadTopology):
-    """A topology that places parts without describing them: ``gpus`` of ``of`` GPUs, and ``adapters``."""
+    """A topology that places devices without describing them: ``gpus`` of ``of`` GPUs, and ``adapters``."""
 
     def __init__(self, message: str, gpus: int, of: int, adapters: int) -> None:
         super().__init__(message)
@@ -101,7 +101,7 @@ class BadMeasurement(TunerError):
 
 
 class CannotBeJudged(TunerError):
-    """Input that can be read, but in which nothing can be judged; the message says what is missing."""
+    """The input can be read, but nothing in it can be judged; the message says what is missing."""
 
     def __init__(self, missing: str) -> None:
         super().__init__(f"cannot be judged: {missing}")
@@ -112,13 +112,13 @@ class MeasuringFailed(TunerError):
 
 
 class NoAlgorithm(TunerError):
-    """Nothing is left to pick from; in NCCL the collective fails, too."""
+    """No algorithm is left to pick from; in NCCL, the collective fails, too."""
 
     by_nccl = True
 
 
 class OracleUnavailable(TunerError):
-    """The real library cannot be asked: it is missing, for another architecture, or stripped."""
+    """The real library cannot be asked: it is missing, built for another processor architecture, or stripped."""
 
 
 class OracleFailed(TunerError):
@@ -136,14 +136,13 @@ class OracleFailed(TunerError):
 
 
 def one_of(values: Iterable[object]) -> str:
-    """Text such as ``valid: a, b, c`` for the end of a message."""
+    """Text such as ``valid: a, b, c``, to end a message."""
     return "valid: " + ", ".join(str(value) for value in values)
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Text such as ``; did you mean dgx-h100?`` for a name that is close to a valid one, whatever the case, else
-    empty.
-    """
+    """Text such as ``; did you mean dgx-h100?`` if the name is close to a valid one, whatever the case; else an empty
+    text."""
     import difflib
 
     spelled = {each.lower(): each for each in valid}
@@ -152,9 +151,8 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 def nearest_of(name: str, valid: Iterable[str]) -> str:
-    """Text such as ``valid: a, b, c, d, e and 28 more``, with the values nearest to the name first; all values if they
-    are a dozen or fewer.
-    """
+    """Text such as ``valid: a, b, c, d, e and 28 more``, which lists the values nearest to the name first; all values
+    if they are a dozen or fewer."""
     import difflib
 
     spelled = {each.lower(): each for each in valid}

@@ -9,9 +9,8 @@ from typing import Any, AnyStr, Generic, cast
 
 
 class _Expression(Generic[AnyStr]):
-    """A placeholder for a compiled expression: each method is looked up once in the compiled expression, and then kept
-    here.
-    """
+    """A regular expression that is not compiled yet. Each method is looked up once in the compiled expression, and then
+    kept here."""
 
     def __init__(self, pattern: AnyStr, flags: int) -> None:
         self._given: tuple[AnyStr, int] = pattern, flags

@@ -1,4 +1,4 @@
-"""Optional parts of an installation: the extras of pyproject.toml, and the message if one is missing."""
+"""Optional parts of an installation: the extras of pyproject.toml, and the error if one is missing."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -15,7 +15,7 @@ class Extra:
 
     name: str
     gives: str
-    modules: Mapping[str, str]  # what it installs: the name that Python imports, and the distribution's
+    modules: Mapping[str, str]  # what it installs: the name to import in Python, and the distribution's name
 
     @property
     def install(self) -> str:
@@ -31,7 +31,7 @@ class Extra:
 _CFFI = {"cffi": "cffi", "_cffi_backend": "cffi"}
 _ELFTOOLS = {"elftools": "pyelftools"}
 _SCIPY = {"scipy": "scipy"}
-# Where several give a module, the first is named: it has the least beside.
+# If several extras install a module, the first is named: it installs least else.
 EXTRAS = (
     Extra("plugin", "plugin dry-run: asking the tuner plugin without NCCL", _CFFI),
     Extra(
@@ -57,9 +57,10 @@ class MissingExtra(BadInput):
 
 
 def missing(module: str | None, what: str) -> MissingExtra | None:
-    """The error that ``module`` is not installed, with the command that installs it; None if no extra has the module.
+    """The error that ``module`` is not installed, with the command that installs it; None if no extra installs the
+    module.
 
-    ``what`` names what needs the module, such as "a picture".
+    ``what`` is what needs the module, such as "a picture".
     """
     for extra in EXTRAS:
         for name, distribution in extra.modules.items():
@@ -79,9 +80,9 @@ def _found(module: str) -> bool:
 
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that it is in
+    except ModuleNotFoundError:  # the package that contains the module is missing
         return False
-    except ValueError:  # loaded, by what made no spec of it
+    except ValueError:  # the module is loaded, but has no spec
         return True
 
 

@@ -15,9 +15,9 @@ from typing import BinaryIO
 from tuner.base.bounds import ReaderBounds, check_text, factor, over
 from tuner.base.errors import BadInput, TunerError
 
-GZIPPED = b"\x1f\x8b"  # how such a file begins
-UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # and text of Windows' shells
-MOST_BYTES = 1 << 30  # unpacked, or of a device: above the traces of a long run
+GZIPPED = b"\x1f\x8b"  # the first bytes of a gzipped file
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # the first bytes of text in UTF-16, which Windows' shells write
+MOST_BYTES = 1 << 30  # of an unpacked file or a device; the trace of a long run is smaller
 PIECE_BYTES = 1 << 20
 MOST_KEPT_BYTES = 256 << 20  # of one file in the cache, except for libnccl itself
 
@@ -25,8 +25,8 @@ MOST_KEPT_BYTES = 256 << 20  # of one file in the cache, except for libnccl itse
 def contents(path: Path, most: int | None = None) -> bytes:
     """The bytes of a file. A pipe can be read only once, so its bytes are kept for later reads.
 
-    OSError for more than ``most`` bytes, and, except for regular files, for more than ``MOST_BYTES``: a device may be
-    endless.
+    OSError for more than ``most`` bytes. Anything but a regular file is also limited to ``MOST_BYTES``, because a
+    device may be endless.
     """
     found = path.stat()
     if stat.S_ISREG(found.st_mode):
@@ -34,7 +34,7 @@ def contents(path: Path, most: int | None = None) -> bytes:
     most = MOST_BYTES if most is None else most
     if not stat.S_ISFIFO(found.st_mode):
         return _bounded(path, most)
-    if len(content := _piped(path, found.st_ino)) > most:  # who reads it again may bound it otherwise
+    if len(content := _piped(path, found.st_ino)) > most:  # a later reader of this pipe may have another bound
         raise _too_large(most)
     return content
 
@@ -53,9 +53,8 @@ def _bounded(path: Path, most: int) -> bytes:
 
 
 def _up_to(most: int, file: BinaryIO | gzip.GzipFile) -> bytes:
-    """Everything left in a file, read in pieces so that an interrupt takes effect. OSError for more than ``most``
-    bytes.
-    """
+    """Reads everything that is left in a file, in pieces so that an interrupt takes effect. OSError for more than
+    ``most`` bytes."""
     pieces, left = [], most
     while piece := file.read(min(PIECE_BYTES, left + 1)):
         if (left := left - len(piece)) < 0:
@@ -107,7 +106,7 @@ def read_regular(path: Path, wrong: type[TunerError], bounds: ReaderBounds) -> b
 
 def _unpacked(content: bytes, most: int | None, bounds: ReaderBounds) -> bytes:
     if content.startswith(UTF_16):
-        with contextlib.suppress(UnicodeError):  # others begin so as well
+        with contextlib.suppress(UnicodeError):  # other files can begin with these bytes, too
             return content.decode("utf-16").encode()
     if not content.startswith(GZIPPED):
         return content.replace(b"\r", b"\n") if _ends_in_cr(content) else content
@@ -219,19 +218,20 @@ def cache_folder() -> Path:
     """
     if own := os.environ.get("NCCL_TUNER_CACHE"):
         return Path(own)
-    import platformdirs  # takes longer to load than most answers to be made, which ask for no file here
+    import platformdirs  # importing it takes longer than most answers that need no cache
 
-    with contextlib.suppress(RuntimeError):  # platformdirs' newer releases; older ones answer with a relative path
+    # Newer releases of platformdirs raise this; older ones return a relative path
+    with contextlib.suppress(RuntimeError):
         if (folder := Path(platformdirs.user_cache_dir("nccl-tuner"))).is_absolute():
             return folder
     return Path("/.cache/nccl-tuner")
 
 
 def remember(path: Path, content: str) -> None:
-    """Writes what can be computed again, completely or not at all, because another process may be reading. No error if
-    nothing can be written.
+    """Writes something that can be computed again. It is written completely or not at all, because another process may
+    be reading. No error is raised if it cannot be written.
 
-    As users may share a cache, the umask decides who may read the file. Nobody else may write it.
+    Users may share a cache: the umask decides who else may read the file, but nobody else may write it.
     """
     temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
     with contextlib.suppress(OSError):
@@ -265,9 +265,8 @@ def _regular(path: Path) -> Iterator[BinaryIO]:
 
 
 def recall_own(path: Path) -> str | None:
-    """The text that this user's processes remembered; None without such a text, or if another user may have written
-    it.
-    """
+    """The text that processes of this user remembered; None without such a text, or if another user may have written
+    it."""
     try:
         with _regular(path) as file:
             found = os.fstat(file.fileno())
@@ -278,21 +277,20 @@ def recall_own(path: Path) -> str | None:
 
 
 def remember_answer(path: Path, answer: str) -> None:
-    """Does as :func:`remember`, and adds a checksum of the answer, so that :func:`recall_answer` detects a damaged
-    one.
-    """
+    """Like :func:`remember`, with a checksum of the answer, so that :func:`recall_answer` detects a damaged one."""
     import json
 
     remember(path, json.dumps({"sha256": sha256_of_text(answer), "answer": answer}))
 
 
 def recall_answer(path: Path) -> str:
-    """The answer that this user's processes remembered. KeyError if there is no answer, ValueError if it is damaged."""
+    """The answer that processes of this user remembered. KeyError if there is none, ValueError if it is damaged."""
     import json
 
     if (text := recall_own(path)) is None:
         raise KeyError(path.name)
-    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):  # JSON of another form
+    # The file is JSON of another form
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
         written = json.loads(text)
         answer: str = written["answer"]
         if written["sha256"] == sha256_of_text(answer):
@@ -310,9 +308,9 @@ def sha256_of_text(text: str) -> str:
 def sha256(path: Path) -> str:
     """SHA-256 of a file; it is cached while the file is unchanged, because a libnccl has 400 MB.
 
-    Only a digest that this user cached for the same file counts: users may share a cache, and nobody who can write to
-    it may be able to present another library as NCCL's. The cache key has the file's time of last status change
-    (ctime), which cannot be set.
+    Only a digest that this user cached for the same file counts. Users may share a cache, and nobody who can write to
+    it may be able to present another library as NCCL's. The cache key contains the file's time of last status change
+    (ctime), which no program can set.
     """
     import hashlib
     import json

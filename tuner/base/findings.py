@@ -1,4 +1,4 @@
-"""Findings: what a check found, as a code with facts, and the one place where a code becomes text.
+"""Findings: what a check found, as a code with facts. This module is the only place where a code becomes text.
 
 A check yields :class:`Finding` objects. Code decides only on ``code``, ``severity`` and ``facts``. People read the text
 that :func:`words` makes of these from ``tables/findings/ROOM.toml``. The part of the code before the first dot is the
@@ -36,12 +36,12 @@ PARTS = ("says", "cause", "costs", "do")
 
 
 class Severity(StrEnum):
-    """How much a finding matters, the worst first."""
+    """How much a finding matters, in descending order."""
 
-    FAULT = "fault"  # it is wrong
-    UNKNOWN = "unknown"  # it cannot be judged: something is missing
-    UNLIKE = "unlike"  # it differs from something that it need not be like
-    NOTE = "note"  # it is good to know
+    FAULT = "fault"  # something is wrong
+    UNKNOWN = "unknown"  # it cannot be judged, because something is missing
+    UNLIKE = "unlike"  # something differs from what it is compared with, but need not be like it
+    NOTE = "note"  # something that is good to know
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Finding:
     facts: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """Code, severity and facts as in JSON, and ``text``: the sentences for the command line."""
+        """The code, severity and facts for JSON, and ``text``: the sentences in the command line's spelling."""
         return {
             "code": self.code,
             "severity": self.severity.value,
@@ -78,18 +78,18 @@ class Words:
 
 
 def worst(findings: Iterable[Finding]) -> Severity | None:
-    """The severity that matters most; None without a finding."""
+    """The severity that matters most among the findings; None without a finding."""
     found = {each.severity for each in findings}
     return next((each for each in Severity if each in found), None)
 
 
 def words(finding: Finding, spelling: Spelling = Spelling.COMMAND_LINE) -> str:
-    """What the finding says, in one or several sentences. KeyError for a code or a fact that is not known."""
+    """What the finding says, in one or more sentences. KeyError if the code or a fact is not known."""
     return explained(finding, spelling).says
 
 
 def explained(finding: Finding, spelling: Spelling = Spelling.COMMAND_LINE) -> Words:
-    """The finding with its cause, what it costs and what to do. KeyError for a code or a fact that is not known."""
+    """The finding's text with its cause, what it costs and what to do. KeyError if the code or a fact is not known."""
     entry = entry_of(finding.code)
     form = _Form(spelling)
     made = {part: form.vformat(entry[part], (), finding.facts) for part in PARTS if part in entry}
@@ -101,14 +101,14 @@ def explained(finding: Finding, spelling: Spelling = Spelling.COMMAND_LINE) -> W
 
 
 def entry_of(code: str) -> Mapping[str, Any]:
-    """The entry of a code in its table. KeyError for a code that no table has."""
+    """The entry of a code in its table. KeyError if no table has the code."""
     room, _, name = code.partition(".")
     entry: Mapping[str, Any] = _table(room)[name]
     return entry
 
 
 def codes() -> tuple[str, ...]:
-    """All codes that have a text, in the order of their tables."""
+    """All codes that have a text, in the order of the tables."""
     rooms = sorted(each.stem for each in (tables.folder() / FOLDER).glob("*.toml"))
     return tuple(f"{room}.{name}" for room in rooms for name in _table(room))
 
@@ -122,19 +122,18 @@ def _table(room: str) -> Mapping[str, Any]:
 
 
 class _Form(string.Formatter):
-    """Formats facts in the forms that this module's docstring names."""
+    """A formatter of facts, with the forms that this module's docstring lists."""
 
     def __init__(self, spelling: Spelling) -> None:
         self.spelling = spelling
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The fact with this name; ``option`` is the reader's spelling of options instead. KeyError if there is no such
-        fact.
-        """
+        """The fact of this name; the name ``option`` stands for the reader's spelling of options. KeyError if there is
+        no such fact."""
         return self.spelling if key == "option" and "option" not in kwargs else kwargs[str(key)]
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """The text of a fact in the form that its placeholder asks for."""
+        """The text of a fact, in the form that its placeholder names."""
         if isinstance(value, Spelling):
             return value.option(format_spec)
         form, _, noun = format_spec.partition(" ")
@@ -146,7 +145,7 @@ class _Form(string.Formatter):
 
 
 def listed(values: Iterable[object]) -> str:
-    """The values as a text: ``a``, ``a and b``, or ``a, b and c``."""
+    """A list in words: ``a``, ``a and b``, or ``a, b and c``."""
     texts = [str(each) for each in values]
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 

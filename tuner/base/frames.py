@@ -27,19 +27,18 @@ class NamedColumn:
 Column: TypeAlias = NDArray[Any] | NamedColumn | Sequence[Any]
 WORDS: Mapping[str, type[IntEnum]] = {"collective": Collective, "algorithm": Algorithm, "protocol": Protocol}
 R = TypeVar("R")
-MOST_ROWS_SHOWN = 20  # in a notebook
+MOST_ROWS_SHOWN = 20  # rows that a notebook shows
 
 
 def arrays_of(record: object, *names: str) -> dict[str, Column]:
-    """The record's fields and properties with these names, flattened to one dimension; names contain units such as us
-    or bytes.
-    """
+    """The fields and properties of a record with these names, flattened to one dimension. The names contain units such
+    as us or bytes."""
     return {name: _words_or(name, np.ravel(getattr(record, name))) for name in names}
 
 
 def of_records(records: Sequence[Any], **dtypes: Any) -> dict[str, Column]:
-    """A column for each named field, with one element per record: an array of the given type, NaN for None; a list for
-    texts.
+    """One column for each named field, with one element per record: an array of the given type with NaN for None, or a
+    list of texts.
 
     Names contain units such as us or bytes.
     """
@@ -66,7 +65,7 @@ class Framed(ABC):
         return f"<{type(self).__name__}: {rows} rows of {', '.join(columns)}>"
 
     def _repr_html_(self) -> str:
-        """A table for notebooks, of the first rows."""
+        """A table of the first rows, for notebooks."""
         rows = self.rows()
         more = f"and {len(rows) - MOST_ROWS_SHOWN:,} more rows" if len(rows) > MOST_ROWS_SHOWN else ""
         return html_table(type(self).__name__, [*self.columns()], rows[:MOST_ROWS_SHOWN], more)
@@ -78,7 +77,7 @@ class Framed(ABC):
         """
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """The rows of :meth:`columns` as Python's values, NCCL's names as text; None if a value is missing."""
+        """The rows of :meth:`columns` as Python values, with NCCL's names as text; a missing value is None."""
         return list(zip(*(_values(column) for column in self.columns().values()), strict=True))
 
     def to_pandas(self) -> Any:
@@ -165,9 +164,8 @@ class Costs(Framed):
     time_us: NDArray[np.float32]
 
     def columns(self) -> dict[str, Column]:
-        """Columns bytes, algorithm, protocol and time_us; rows are sorted by size, then in NCCL's order. BadInput for
-        other shapes.
-        """
+        """The columns bytes, algorithm, protocol and time_us. Rows are sorted by size, then in NCCL's order. BadInput
+        if the shapes do not match."""
         sizes, shape = np.atleast_1d(np.asarray(self.bytes)), np.shape(self.time_us)
         if shape != (len(sizes), len(Algorithm), len(Protocol)):
             raise BadInput(f"a cost table of shape {shape}; valid: [{len(sizes)} sizes][algorithm][protocol]")

@@ -1,4 +1,5 @@
-"""Handles Ctrl-C, and treats SIGTERM and SIGHUP as Ctrl-C: a scheduler's warning ends a command as its user would."""
+"""Handles Ctrl-C, and treats SIGTERM and SIGHUP as Ctrl-C, so that a scheduler's warning ends a command in the same way
+as its user would."""
 
 import signal
 import threading
@@ -8,7 +9,7 @@ from types import FrameType
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a second one is not to break off what the first has to end
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the clean-up after the first
     raise KeyboardInterrupt
 
 
@@ -31,13 +32,13 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-_ENDING = ("SIGTERM", "SIGHUP")  # the second where a terminal is closed; Windows has none
+_ENDING = ("SIGTERM", "SIGHUP")  # SIGHUP is sent when a terminal is closed; Windows has no such signal
 
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """Raises KeyboardInterrupt on SIGTERM and SIGHUP inside the block, unless something else handles the signal, as
-    nohup does with SIGHUP.
+    """Raises KeyboardInterrupt on SIGTERM and SIGHUP inside the block, unless the signal is handled elsewhere or
+    ignored, as SIGHUP is under nohup.
 
     Does nothing outside the main thread.
     """

@@ -1,7 +1,7 @@
 """NCCL's names and numbers: collectives, algorithms, protocols, data types, operations, paths, windows.
 
 Spelling and numbers are those of ``nccl.h`` and ``src/include/{nccl_common,device,graph}.h`` (v2.28.9-1); nothing in
-this module depends on a release. Windows of memory are those that ranks register together (ncclCommWindowRegister).
+this module depends on a release. A window is memory that all ranks register together (ncclCommWindowRegister).
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Name = TypeVar("Name", bound=Enum)
 
 
 class NamedNumber(IntEnum):
-    """A number of NCCL that prints as its name: in a sentence, on a page, at Python's prompt."""
+    """A number of NCCL that prints as its name, in sentences, on pages and at Python's prompt."""
 
     def __str__(self) -> str:
         return self.name
@@ -81,7 +81,7 @@ class Protocol(NamedNumber):
 AlgoProto = tuple[Algorithm, Protocol]
 ALGO_PROTOS: list[AlgoProto] = [
     (algorithm, protocol) for algorithm in Algorithm for protocol in Protocol
-]  # NCCL's order
+]  # in NCCL's order
 
 
 class Pattern(NamedNumber):
@@ -134,21 +134,21 @@ class Buffers(NamedNumber):
     """How the two buffers of a call are registered."""
 
     plain = 0
-    registered = 1  # ncclCommRegister
-    window = 2  # ncclCommWindowRegister with NCCL_WIN_COLL_SYMMETRIC
-    graph = 3  # by NCCL itself, as the call is captured into a CUDA graph
+    registered = 1  # registered by ncclCommRegister
+    window = 2  # registered by ncclCommWindowRegister with NCCL_WIN_COLL_SYMMETRIC
+    graph = 3  # registered by NCCL itself when the call is captured into a CUDA graph
 
 
-# Path and link names as NCCL prints them; how they are ordered is a release's own matter (tables/nccl).
+# The names of paths and links as NCCL prints them. Their order depends on the release (tables/nccl).
 PATH_NAMES = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
-# Paths that NCCL's own file of graphs has no word for (kvDictLinkType, src/graph/search.cc, the same up to 2.30.7).
+# The paths that NCCL's file of graphs has no word for (kvDictLinkType, src/graph/search.cc, the same up to 2.30.7).
 PATHS_WITHOUT_WORD = ("C2C", "NET", "DIS")
 CPU_ARCHS = ("x86_64", "arm64", "ppc64", "mixed")
 CPU_VENDORS = ("GenuineIntel", "AuthenticAMD", "CentaurHauls", "  Shanghai  ", "mixed")
 
 
-# What C, nccl-tests, PyTorch, JAX and XLA call NCCL's types, in lower case and without "_". Of both types of 8 bits
-# floating point, whose choices are the same, "fp8" is the one that weights and activations are in.
+# The names that C, nccl-tests, PyTorch, JAX and XLA use for NCCL's data types, in lower case and without "_". There are
+# two 8-bit floating-point types, for which NCCL chooses the same; "fp8" means the one that weights and activations use.
 TYPE_ALIASES = {
     **dict.fromkeys(("char", "s8", "i8"), DataType.int8),
     **dict.fromkeys(("byte", "bool", "u8"), DataType.uint8),
@@ -166,18 +166,19 @@ TYPE_ALIASES = {
 
 
 def peer_call(value: object) -> PeerCall | None:
-    """A call made from sends and receives, by its name in any case, also as ``all_to_all``; None for any other name."""
+    """The call made from sends and receives that has this name, in any case, also as ``all_to_all``; None for any other
+    name."""
     return value if isinstance(value, PeerCall) else _peer_call(str(value))
 
 
-@lru_cache(256)  # whoever asks for one pick after the other asks this each time
+@lru_cache(256)  # callers that ask for one pick after the other ask this each time
 def _peer_call(name: str) -> PeerCall | None:
     word = _compared(name)
     return next((call for call in PeerCall if call.name.lower() == word), None)
 
 
 def _compared(name: str) -> str:
-    """A name in the form in which names are compared: lower case, without ``_``, ``-`` and NCCL's prefix ``nccl``."""
+    """The form in which names are compared: lower case, without ``_``, ``-`` and NCCL's prefix ``nccl``."""
     return name.strip().lower().replace("_", "").replace("-", "").removeprefix("nccl")
 
 
@@ -201,7 +202,7 @@ def by_name(members: type[Name], value: Name | str, what: str) -> Name:
 
 
 class Sides(IntFlag):
-    """The buffers of a call: the send buffer and the receive buffer."""
+    """The two buffers of a call: the send buffer and the receive buffer."""
 
     none = 0
     send = 1
@@ -221,14 +222,14 @@ class WindowFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows of a call; a buffer without a window is plain."""
+    """Which buffers of a call are in windows, and the windows' flags; a buffer without a window is plain."""
 
     sides: Sides = Sides.both
     flags: WindowFlag = WindowFlag.COLL_SYMMETRIC
 
     @property
     def symmetric(self) -> Sides:
-        """The buffers that are in symmetric windows, according to the flags."""
+        """The buffers that are in symmetric windows according to the flags."""
         return self.sides if WindowFlag.COLL_SYMMETRIC in self.flags else Sides.none
 
     @property
@@ -239,7 +240,7 @@ class Windows:
         return f"{sides}{flags}"
 
 
-SYMMETRIC = Windows()  # both buffers in windows with NCCL_WIN_COLL_SYMMETRIC
+SYMMETRIC = Windows()  # both buffers are in windows with NCCL_WIN_COLL_SYMMETRIC
 
 
 def flag_words(flags: WindowFlag) -> str:
@@ -248,7 +249,7 @@ def flag_words(flags: WindowFlag) -> str:
 
 
 def flags_of(words: WindowFlag | str | Sequence[str]) -> WindowFlag:
-    """Flags from NCCL's names without NCCL_WIN_, in any case, separated by commas. BadInput for an unknown one."""
+    """Flags by NCCL's names without NCCL_WIN_, in any case, separated by commas. BadInput if a name is not known."""
     if isinstance(words, WindowFlag):
         return words
     flags = WindowFlag.DEFAULT
@@ -266,9 +267,8 @@ def _word(flag: WindowFlag) -> str:
 
 
 def windows_of(buffers: Buffers, sides: str | None, flags: WindowFlag | str | Sequence[str] | None) -> Windows:
-    """Windows from their names; None means the default. BadInput for unknown names, or if the buffers are not in
-    windows.
-    """
+    """Windows described by names; None means the default. BadInput if a name is not known, or if the buffers are not in
+    windows."""
     if buffers is not Buffers.window and (sides, flags) != (None, None):
         raise BadInput(f"{option('windows')} and {option('window_flags')} need {option('buffers')} window")
     if sides not in (None, "send", "receive", "both"):

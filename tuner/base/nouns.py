@@ -1,7 +1,8 @@
 """The five nouns of which answers are composed: a call, a choice, a shape, a time with its interval, a span.
 
-A record has them as fields with ``json_form(merged=True)``, so that JSON has their keys among the record's own, or is a
-subclass of one. Arrays of choices are columns with the same names, whose rows are such records.
+Another record either has such a noun as a field with ``json_form(merged=True)``, so that JSON has the noun's keys among
+the record's own, or is a subclass of one. Arrays of choices are columns with the same names; each of their rows is such
+a record.
 """
 
 from dataclasses import field
@@ -41,7 +42,7 @@ class Choice:
 
     @property
     def algo_proto(self) -> AlgoProto:
-        """Algorithm and protocol of a call that does not bypass them."""
+        """The algorithm and protocol of a call that does not bypass them."""
         assert self.algorithm is not None
         assert self.protocol is not None
         return self.algorithm, self.protocol
@@ -49,7 +50,8 @@ class Choice:
     @property
     @shown("pick", key="")
     def name(self) -> str:
-        """Algorithm and protocol, such as ``Ring/LL``, or the name of what bypasses them; ``-`` if nothing can run."""
+        """The algorithm and protocol, such as ``Ring/LL``, or the name of what bypasses them; ``-`` if nothing can
+        run."""
         if self.algorithm is None or self.protocol is None:
             return self.bypass or "-"
         return f"{self.algorithm.name}/{self.protocol.name}"
@@ -64,7 +66,7 @@ class Shape:
 
     @property
     def ranks(self) -> int:
-        """Number of GPUs, each with one rank."""
+        """The number of GPUs; each has one rank."""
         return self.nodes * self.gpus_per_node
 
 
@@ -72,7 +74,8 @@ class Shape:
 class TimeInterval:
     """A time in us with the bounds of its 90 % interval.
 
-    ``extrapolated`` is a text that says over what the time is extrapolated; empty within the measured range.
+    ``extrapolated`` is a text that names the quantities over which the time is extrapolated; it is empty within the
+    measured range.
     """
 
     time_us: float = field(metadata=column("us", digits=2))
@@ -81,7 +84,8 @@ class TimeInterval:
     extrapolated: str = ""
 
     def times(self, calls: float) -> "TimeInterval":
-        """Time of ``calls`` calls made one after the other; their errors are common, so bounds grow in proportion."""
+        """The time of ``calls`` calls made one after the other. Their errors are common, so the bounds grow in
+        proportion."""
         return TimeInterval(self.time_us * calls, self.low_us * calls, self.high_us * calls, self.extrapolated)
 
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 f32 = np.float32
 f64 = np.float64
 
-# What NCCL gives a combination that it never takes by itself and runs when told to: PAT of several ranks per node
-# (FLT_MAX / 2; ncclTuningPatModelSim, src/tuning/pat.cc, v2.31.2-1) is above this, and no time is.
+# The time that NCCL gives a combination that it never picks by itself but runs on request. PAT with several ranks per
+# node has FLT_MAX / 2 (ncclTuningPatModelSim, src/tuning/pat.cc, v2.31.2-1), which is above this limit; no real time
+# is.
 NEVER_US = 1e38
 
 Float: TypeAlias = np.float32
@@ -24,7 +25,7 @@ IntArray: TypeAlias = NDArray[np.int64]
 
 
 def is_time(time_us: float | None) -> TypeGuard[float]:
-    """Whether the value is a time: neither None nor the huge value that marks what NCCL never picks by itself."""
+    """Whether the value is a real time: neither None nor the huge value that marks what NCCL never picks by itself."""
     return time_us is not None and time_us < NEVER_US
 
 
@@ -34,11 +35,11 @@ def log2i(value: int) -> int:
 
 
 def log2i_array(values: SizeArray) -> IntArray:
-    """:func:`log2i` of each of the numbers, one by one.
+    """:func:`log2i` of each number of an array.
 
-    A double's exponent is the answer as long as the value has at most 53 bits.
+    The exponent of a double is the answer as long as the value has at most 53 bits.
     """
-    if values.shape == (1,):  # at a sixth of the cost
+    if values.shape == (1,):  # for one value, this takes a sixth of the time
         return np.array([int(values[0]).bit_length() - 1])
     high = values >> np.uint64(32)
     wide = high > 0
@@ -57,7 +58,7 @@ def int32(value: int) -> int:
 
 
 def as_size_t(value: int) -> int:
-    """A C int where a size_t is expected: negative numbers become huge."""
+    """The size_t that a C int becomes: negative numbers become huge."""
     return value % 2**64
 
 
@@ -79,7 +80,7 @@ def parse_long(text: str) -> int:
         digits, base = "0123456789", 10
     length = next((i for i, char in enumerate(text) if char.lower() not in digits), len(text))
     significant = text[:length].lstrip("0")
-    if len(significant) > 64:  # beyond 64 bits, and perhaps more digits than Python reads
+    if len(significant) > 64:  # beyond 64 bits, and perhaps with more digits than Python reads
         return sign * 2**64
     return sign * int(significant, base) if significant else 0
 

@@ -1,9 +1,9 @@
 """Makes text from elsewhere printable just before it is output, by a rule for each kind of output.
 
 Names of hosts, calls, GPUs and files are from logs, traces and records. They may contain characters that move a cursor,
-change a terminal's title or reverse the order of letters. Text for people and files of text go through
-:func:`printable`; the command line's streams do it by themselves (:class:`PrintableStream`). JSON escapes by itself,
-HTML by its templates.
+change a terminal's title or reverse the order of letters. Text for people and text files go through :func:`printable`;
+the command line's streams do this by themselves (:class:`PrintableStream`). JSON escapes by itself, HTML by its
+templates.
 """
 
 import io
@@ -14,7 +14,8 @@ from typing import Any, TextIO
 
 from tuner.base.expressions import expression
 
-# Control characters but line ends and tabs, what turns the order of letters or is not seen, and halves of letters.
+# Control characters except line ends and tabs, characters that are invisible or reverse the order of letters, and
+# unpaired surrogates.
 _HIDDEN = expression(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e0fff]"
@@ -23,15 +24,16 @@ _IN_A_LINE = expression(f"[\n\t{_HIDDEN.pattern[1:]}")
 _FORMULA = expression(r"[=+\-@\t\r]")
 _NUMBER = expression(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?|[+-]?(inf|nan)", re.IGNORECASE)
 
-# The program's own styles, in a form that no file can have: the border makes them what a terminal reads.
+# Marks of the program's own styles, in a form that no file can have. Only at the output they become what a terminal
+# understands.
 _OWN = f"\ue000{os.urandom(6).hex()}"
 _STYLES = {"bold": "1", "green": "32;1", "red": "31;1", "yellow": "33;1", "end": "0"}
 _STYLED = expression(rf"{_OWN}<(\w+)>")
-RETURN = f"{_OWN}<return>"  # back to the line's begin, for progress
+RETURN = f"{_OWN}<return>"  # back to the beginning of the line, for progress messages
 
 
 def printable(text: str) -> str:
-    """The text in which invisible characters are escaped, as in ``\\u001b``; line ends and tabs stay."""
+    """The text with invisible characters escaped, as in ``\u001b``; line ends and tabs stay."""
     return _HIDDEN.sub(_escape, text)
 
 
@@ -71,7 +73,7 @@ def unstyled(text: str) -> str:
 
 
 class PrintableStream(io.TextIOBase):
-    """A stream whose text is made printable as it is written."""
+    """A stream that makes text printable when it is written."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -88,7 +90,8 @@ class PrintableStream(io.TextIOBase):
         return len(text)
 
     def _coloured(self) -> bool:
-        """Whether styles are shown, as click decides it: on a terminal, or with FORCE_COLOR; not with NO_COLOR."""
+        """Whether styles are shown. As in click, they are shown on a terminal or with FORCE_COLOR, but not with
+        NO_COLOR."""
         return not os.environ.get("NO_COLOR") and (self.isatty() or bool(os.environ.get("FORCE_COLOR")))
 
     def __getattr__(self, name: str) -> Any:
@@ -103,7 +106,7 @@ class PrintableStream(io.TextIOBase):
         return self._stream.isatty()
 
     def fileno(self) -> int:
-        """The stream's descriptor."""
+        """The file descriptor of the stream."""
         return self._stream.fileno()
 
     def writable(self) -> bool:
@@ -122,7 +125,6 @@ class PrintableStream(io.TextIOBase):
 
 
 def raw(stream: TextIO) -> TextIO:
-    """The raw stream behind this one, for a progress bar that moves the cursor and prints only the program's own
-    text.
-    """
+    """The raw stream behind this one, for a progress bar that moves the cursor and prints nothing but the program's own
+    text."""
     return stream._stream if isinstance(stream, PrintableStream) else stream

@@ -1,5 +1,5 @@
-"""Converts records to JSON and back: the one function behind every ``--json``; also dates, and the files that records
-name.
+"""Converts records to JSON and back, with the one function behind every ``--json``; also dates, and the files that
+records name.
 
 A record's keys are its fields' names, in their order. If JSON has to keep another form than the record has, the field
 declares it with :func:`json_form`.
@@ -21,7 +21,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 
 _METADATA = "json"
-_PLAIN = frozenset({type(None), bool, str, int, float})  # as JSON has them
+_PLAIN = frozenset({type(None), bool, str, int, float})  # types that JSON has as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ def json_form(
 def to_json(value: Any) -> Any:
     """Converts a value for ``json.dumps``: records and mappings to dictionaries, sequences and arrays to lists.
 
-    A record with a method ``as_json`` becomes what that returns; findings use it, because their text is in no field.
-    Enumerations become their names (text enumerations their text), paths become text, NumPy's numbers become Python's;
-    None and numbers stay. TypeError for anything else.
+    A record with a method ``as_json`` becomes what that method returns; findings use it, because their text is not a
+    field. Enumerations become their names (text enumerations their text), paths become text, NumPy's numbers become
+    Python's; None and numbers stay. TypeError for anything else.
     """
     if type(value) in _PLAIN:
         return value
@@ -72,7 +72,7 @@ def to_json(value: Any) -> Any:
         return {(key.name if isinstance(key, Enum) else str(key)): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
-    # Where nothing has imported numpy no value is of it, and what only speaks JSON starts without.
+    # Until numpy is imported, no value can be of its types, so commands that only print JSON need not import it.
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         return value.tolist()
@@ -82,7 +82,7 @@ def to_json(value: Any) -> Any:
 
 
 VERSION_KEY = "nccl_tuner_json"
-VERSION = 1  # of the form of all JSON that is printed: docs/json.md says what may change without another number
+VERSION = 1  # the version of the form of all printed JSON; docs/json.md says what may change without a new version
 
 
 def versioned(value: Any, several: str | None = None) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _record(record: Any) -> dict[str, object]:
 
 @cache
 def _forms(kind: Any) -> tuple[tuple[str, _Form], ...]:
-    """The fields of a dataclass that are in JSON, as pairs of name and form."""
+    """The fields of a dataclass that JSON contains, as pairs of name and form."""
     plain = _Form(None, None, False, False, False)
     named = ((each.name, each.metadata.get(_METADATA) or plain) for each in fields(kind))
     return tuple((name, form) for name, form in named if not form.omitted)
@@ -168,7 +168,7 @@ def sha256(path: Path) -> str:
 
 
 def paths(files: Files) -> tuple[Path, ...]:
-    """One file or several, as paths. BadInput if there is no file."""
+    """One file or several, as a list of paths. BadInput if there is no file."""
     several = (Path(files),) if isinstance(files, str | PathLike) else tuple(map(Path, files))
     if not several:
         raise BadInput("no files; valid: at least one")

@@ -1,6 +1,6 @@
-"""Named rules: a function, or a class of rules that belong together, registers itself under its name.
+"""Named rules: a function, or a class of functions that belong together, is registered under its name.
 
-A release's file names the rules that it uses. Every rule says where NCCL has it.
+A release's file names the rules that it uses. Every rule says where NCCL's code has it.
 """
 
 import re
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Rule)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Where NCCL's code has a rule, from the release ``since`` on, up to the rule's next source.
+    """The place of a rule in NCCL's code, from the release ``since`` on, until the rule's next source.
 
     ``file`` and ``function`` are in NCCL's tag ``v<release>-1`` of each of these releases. If NCCL has a rule once for
     each algorithm, braces list the files and functions, pairwise.
@@ -33,7 +33,7 @@ class Source:
 
 
 class FromBinary(Source):
-    """A rule that no public source has from ``since`` on: it was read from that release's libnccl.so.2."""
+    """A rule that no public source has from release ``since`` on: it was read from that release's libnccl.so.2."""
 
     __slots__ = ()
 
@@ -53,7 +53,7 @@ class NotNccl(Source):
 
 
 class Variant:
-    """A rule that needs several methods: the only instance of the class is the rule.
+    """A class of methods that make one rule; its only instance is registered.
 
     The rule's name is the class's name in small letters: ``ShrinkOnly`` is ``shrink_only``.
     """
@@ -63,10 +63,10 @@ class Variant:
 
 
 class Registry(dict[str, F]):
-    """Rules of one kind by name; an instance makes the decorator that adds a function with its sources."""
+    """The rules of one kind, by name. A registry makes the decorators that add rules with their sources."""
 
     def __call__(self, *sources: Source) -> Callable[[F], F]:
-        """The decorator that adds a function. TypeError without a source."""
+        """Makes a decorator that adds a function as a rule. TypeError without a source."""
         note_sources = found_in(*sources)
 
         def add(function: F) -> F:
@@ -76,7 +76,7 @@ class Registry(dict[str, F]):
         return add
 
     def variant(self, *sources: Source) -> Callable[[Callable[[], F]], Callable[[], F]]:
-        """The decorator that adds a class of rules. TypeError without a source."""
+        """Makes a decorator that adds a class of methods as a rule. TypeError without a source."""
         note_sources = found_in(*sources)
 
         def add(kind: Callable[[], F]) -> Callable[[], F]:
@@ -91,9 +91,10 @@ _SOURCES: dict[Rule, tuple[Source, ...]] = {}
 
 
 def found_in(*sources: Source) -> Callable[[F], F]:
-    """The decorator for a step that is in every release: no release's file names it, but it has a source like a rule.
+    """Makes a decorator for a step that every release has. No release's file names such a step, but it has a source
+    like a rule.
 
-    TypeError without a source, ValueError if they are not in the order of releases.
+    TypeError without a source, ValueError if the sources are not in the order of releases.
     """
     if not sources or not all(isinstance(source, Source) for source in sources):
         raise TypeError("a rule needs a source: the file and function of NCCL that has it, and since which release")
@@ -108,7 +109,7 @@ def found_in(*sources: Source) -> Callable[[F], F]:
 
 
 def sources_of(rule: Rule) -> tuple[Source, ...]:
-    """All sources of a rule, earliest release first. LookupError for a function without a source."""
+    """All sources of a rule, that of the earliest release first. LookupError if the function has no source."""
     if rule not in _SOURCES:
         raise LookupError(f"{rule.__name__} has no source")
     return _SOURCES[rule]
@@ -116,7 +117,7 @@ def sources_of(rule: Rule) -> tuple[Source, ...]:
 
 @cache
 def source_of(rule: Rule, nccl: str) -> Source:
-    """The source that applies to a release. LookupError if the rule has no source that early."""
+    """The source that applies to a release. LookupError if the rule has no source for so early a release."""
     held = [source for source in sources_of(rule) if _order(source.since) <= _order(nccl)]
     if not held:
         raise LookupError(f"{rule.__name__} has no source in NCCL {nccl}")
@@ -124,4 +125,5 @@ def source_of(rule: Rule, nccl: str) -> Source:
 
 
 def _order(nccl: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in nccl.partition("@")[0].split("."))  # of a learnt one what its library says
+    # For a learnt release, the version that its library reports
+    return tuple(int(part) for part in nccl.partition("@")[0].split("."))

@@ -17,15 +17,15 @@ from pathlib import Path
 from tuner.base.expressions import expression
 
 _SHARED = Path("/dev/shm")
-_NCCLS = expression(r"nccl-\w{6}")  # as NCCL names its shared memory: ncclShmOpen, src/misc/shmutils.cc, v2.28.9-1
-# A file, made before a process loads libnccl whose shared memory others see too.
+# The form of NCCL's names for shared memory: ncclShmOpen, src/misc/shmutils.cc, v2.28.9-1
+_NCCLS = expression(r"nccl-\w{6}")
+# A file that is made before a process loads a libnccl whose shared memory other processes see, too.
 IN_THE_OPEN = "shared-memory-in-the-open"
 
 
 class ScratchFolder(tempfile.TemporaryDirectory[str]):
-    """A temporary folder of this process; ``kind`` says what it is for. First removes folders of processes that are
-    gone.
-    """
+    """A temporary folder of this process; ``kind`` says what it is for. Making one first removes the folders of
+    processes that are gone."""
 
     def __init__(self, kind: str) -> None:
         clear_left()
@@ -34,7 +34,7 @@ class ScratchFolder(tempfile.TemporaryDirectory[str]):
 
 @cache
 def _here() -> str:
-    """Identifies this boot of the host and the PID namespace, within which process ids are unique."""
+    """An id of this boot of the host and this PID namespace, within which process ids are unique."""
     with suppress(OSError, IndexError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
         return f"{boot}_{os.readlink('/proc/self/ns/pid').strip('pid:[]')}"
@@ -42,9 +42,8 @@ def _here() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """A process's start time in the kernel's ticks, which distinguishes it from a later process with the same id; None
-    if it is gone.
-    """
+    """The start time of a process in the kernel's ticks, which distinguishes it from a later process with the same id;
+    None if the process is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
         return None if fields[0] in ("Z", "X") else int(fields[19])
@@ -53,7 +52,7 @@ def _started(pid: int) -> int | None:
 
 
 def left() -> Iterator[Path]:
-    """Yields the folders of this user's processes that are gone."""
+    """Yields the folders that processes of this user left behind."""
     owned = re.compile(rf"nccl-tuner-[a-z]+-{re.escape(_here())}-(\d+)-(\d+)-\w{{8}}")
     if _here() == "unknown":
         return
@@ -68,7 +67,7 @@ def left() -> Iterator[Path]:
 
 
 def clear_left() -> None:
-    """Removes folders of processes that are gone, and the shared memory that their children left."""
+    """Removes the folders of processes that are gone, and the shared memory that their children left."""
     for folder in left():
         with suppress(OSError):
             clear_shared_memory((folder / IN_THE_OPEN).lstat().st_mtime)
@@ -92,22 +91,23 @@ def clear_shared_memory(since_s: float) -> None:
 
 
 def _in_use() -> set[Path] | None:
-    """Files of shared memory that processes use; None if some process of this user cannot be inspected."""
+    """The files of shared memory that processes use; None if some process of this user cannot be inspected."""
     used = set[Path]()
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
         try:
-            if process.stat().st_uid != os.geteuid() or _started(int(process.name)) is None:  # a zombie has nothing
+            # A zombie process has no files
+            if process.stat().st_uid != os.geteuid() or _started(int(process.name)) is None:
                 continue
             used |= {Path(found) for found in re.findall(r"/dev/shm/nccl-\w{6}\b", (process / "maps").read_text())}
             for each in (process / "fd").iterdir():
-                with suppress(FileNotFoundError):  # it was closed
+                with suppress(FileNotFoundError):  # the file was closed meanwhile
                     used.add(Path(os.readlink(each)))
         except (FileNotFoundError, ProcessLookupError):
             continue
         except PermissionError:
-            if process.name != "1":  # a container's own first process
+            if process.name != "1":  # process 1 of a container is that container's first process
                 return None
         except OSError:
             return None

@@ -12,9 +12,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_keys(keys: Any, defaults: Mapping[str, Any] | None = None) -> Callable[[F], F]:
-    """Shows the keys of the TypedDict ``keys`` in place of a function's ``**keywords``.
+    """Makes ``help()`` show the keys of the TypedDict ``keys`` in place of a function's ``**keywords``.
 
-    ``defaults`` has default values by key; the default of other keys is None.
+    ``defaults`` are default values by key; the default of any other key is None.
     """
 
     def decorated(function: F) -> F:

@@ -13,8 +13,8 @@ _NAMED_DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
 _NAMED_BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 UNITS = ("EiB", "PiB", "TiB", "GiB", "MiB", "KiB")
 LARGEST_BYTES = 2**62
-MOST_DIGITS = 1000  # of a size, below what Python reads
-MOST_SIZES = 100_000  # of one range
+MOST_DIGITS = 1000  # the most digits of a size, fewer than Python refuses to convert
+MOST_SIZES = 100_000  # the most sizes of one range
 
 
 def size_bytes(text: str) -> int:
@@ -23,10 +23,10 @@ def size_bytes(text: str) -> int:
     unit = match[2].lower() if match else None
     scale = None if unit is None else _DECIMAL.get(unit) or _BINARY.get(unit.removesuffix("ib") if unit != "b" else "")
     if match is None or scale is None:
-        raise BadInput(f"size {text!r}: expected bytes such as 8, 64K, 64KiB (1024) or 64KB (1000); units to T")
+        raise BadInput(f"size {text!r}: expected bytes such as 8, 64K, 64KiB (1024) or 64KB (1000), with units up to T")
     whole, _, part = match[1].partition(".")
     if len(match[1]) > MOST_DIGITS:
-        raise BadInput(f"size of {len(match[1])} digits; valid: 1 to 2**62 bytes")
+        raise BadInput(f"a size with {len(match[1])} digits is too large; valid: 1 to 2**62 bytes")
     nbytes: int = int(whole) * scale + int(part or 0) * scale // 10 ** len(part)
     if not 1 <= nbytes <= LARGEST_BYTES:
         raise BadInput(f"size {text!r} is {nbytes} bytes; valid: 1 to 2**62")
@@ -44,7 +44,7 @@ def size_list(text: str) -> list[int]:
 
 def _range(text: str) -> list[int]:
     match = re.fullmatch(r"(.*?)\.\.(.*?)(?:([*+])(.*))?", text)
-    assert match is not None  # as ".." is in it
+    assert match is not None  # the text contains "..", so the expression matches
     first, last = size_bytes(match[1]), size_bytes(match[2])
     sign, by = match[3] or "*", (size_bytes(match[4]) if match[3] == "+" else _factor(match[4] or "2", text))
     if first > last:
@@ -71,7 +71,7 @@ def whole(value: object, name: str) -> int:
 
 
 def about(nbytes: int) -> str:
-    """A size in the largest binary unit, to three digits: 11.0 MiB for 11586590."""
+    """A size in the largest binary unit that fits, with three digits: 11.0 MiB for 11586590."""
     power = min(max(nbytes.bit_length() - 1, 0) // 10, len(UNITS))
     unit = ("B", *reversed(UNITS))[power]
     scaled = nbytes / (1 << 10 * power)
@@ -79,7 +79,7 @@ def about(nbytes: int) -> str:
 
 
 def human_bytes(nbytes: int) -> str:
-    """A size as text, exactly: in the largest binary unit that divides it."""
+    """A size as text without rounding: in the largest binary unit that divides it."""
     for power, unit in zip(range(60, 0, -10), UNITS, strict=True):
         if nbytes and nbytes % (1 << power) == 0:
             return f"{nbytes >> power} {unit}"
@@ -90,9 +90,9 @@ _MOST = 1 << 20
 
 
 def from_ranges(text: str, name: str) -> tuple[int, ...]:
-    """The numbers of a list of ranges, ascending. ``name`` says in messages what is numbered.
+    """The numbers in a text that lists ranges, ascending. ``name`` is what error messages call these numbers.
 
-    BadInput for anything but a list of ranges, and for a number that is given twice.
+    BadInput if the text is not a list of ranges, or if a number is given twice.
     """
     numbers = list[int]()
     for part in text.split(","):
@@ -111,7 +111,7 @@ def from_ranges(text: str, name: str) -> tuple[int, ...]:
 
 
 def as_ranges(numbers: Sequence[int]) -> str:
-    """Numbers as text: three or more with the same step become a range."""
+    """Numbers as text; three or more numbers with equal steps are written as a range."""
     said, at = list[str](), 0
     while at < len(numbers):
         end = at + 1
@@ -128,7 +128,7 @@ def as_ranges(numbers: Sequence[int]) -> str:
 
 
 def plural(count: int, what: str) -> str:
-    """Number and noun, such as ``1 channel``, ``2 channels``, ``2 switches`` and ``2 entries``."""
+    """A number and its noun, such as ``1 channel``, ``2 channels``, ``2 switches`` and ``2 entries``."""
     if count == 1:
         return f"{count} {what}"
     if what.endswith("y") and what[-2:-1] not in "aeiou":
@@ -142,7 +142,7 @@ def ranks_on_nodes(ranks: int, nodes: int) -> str:
 
 
 def named_bytes(nbytes: float) -> str:
-    """Bytes in decimal and in binary units, so that nobody confuses GB and GiB: ``100 MB (95.37 MiB)``."""
+    """A number of bytes in decimal and binary units, so that nobody confuses GB with GiB: ``100 MB (95.37 MiB)``."""
     decimal, binary = _in(nbytes, _NAMED_DECIMAL), _in(nbytes, _NAMED_BINARY)
     return decimal if decimal == binary else f"{decimal} ({binary})"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from enum import Enum
 
-OTHERWISE = {  # parameters whose option has another name
+OTHERWISE = {  # parameters whose command-line option has another name
     "graphs": "topo-graphs",
     "net_gbps": "nic-gbps",
     "net_gbs": "slowest-path-gbs",
@@ -21,7 +21,7 @@ class Spelling(Enum):
     PYTHON = "Python"
 
     def option(self, name: str) -> str:
-        """The option of this name in this spelling: ``--gpus-per-node``, or ``gpus_per_node=``."""
+        """The option of this name as the reader spells it: ``--gpus-per-node``, or ``gpus_per_node=``."""
         if self is Spelling.PYTHON:
             return f"{name.replace('-', '_')}="
         return f"--{OTHERWISE.get(name, name.replace('_', '-'))}"
@@ -32,7 +32,7 @@ _READER: ContextVar[Spelling] = ContextVar("reader", default=Spelling.PYTHON)
 
 @contextlib.contextmanager
 def spelled_for(reader: Spelling) -> Iterator[None]:
-    """Inside the block, options in messages are spelled for this reader."""
+    """Inside the block, messages spell options for this reader."""
     before = _READER.set(reader)
     try:
         yield
@@ -41,12 +41,12 @@ def spelled_for(reader: Spelling) -> Iterator[None]:
 
 
 def reader() -> Spelling:
-    """The reader of the messages that are made at present: Python, unless :func:`spelled_for` says otherwise."""
+    """The reader for whom messages are made at present: Python, unless :func:`spelled_for` says otherwise."""
     return _READER.get()
 
 
 def option(name: str) -> str:
-    """The option of this parameter, as the reader of a message spells it."""
+    """The name of an option as the reader of messages spells it."""
     return _READER.get().option(name)
 
 
@@ -56,5 +56,5 @@ class _Option:
 
 
 def spelled(text: str) -> str:
-    """A stored text, with ``{option:topology}`` spelled for the current reader, as the option or the parameter."""
+    """A stored text in which ``{option:topology}`` is spelled for the current reader, as an option or a parameter."""
     return text.format(option=_Option())

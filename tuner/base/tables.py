@@ -13,7 +13,7 @@ from typing import Any
 
 @cache
 def folder() -> Path:
-    """The folder of the tables of this installation."""
+    """The folder with this installation's tables."""
     return Path(import_module("tuner.tables").__path__[0])
 
 
@@ -33,7 +33,7 @@ def toml(file: Path, check: Callable[[str], None] | None = None) -> dict[str, An
 
 
 class _Loader(SourceFileLoader):
-    """A loader for a module that is a single expression: the dictionary of a TOML file.
+    """A loader for a module that consists of one expression: the dictionary of a TOML file.
 
     The module is named like a file outside the folders of tables, so that these contain only tables.
     """
@@ -44,9 +44,8 @@ class _Loader(SourceFileLoader):
         super().__init__(name, name)
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
-        """The checksum and the size that identify the cached code. A time would not do, because two edits within a
-        second share it.
-        """
+        """The checksum and the size of the file, which identify the cached code. A time would not do, because two edits
+        within a second share it."""
         data = self.get_data(path)
         return {"mtime": zlib.crc32(data), "size": len(data)}
 
@@ -55,7 +54,7 @@ class _Loader(SourceFileLoader):
         return super().get_data(self.file if path == self.path else path)
 
     def source_to_code(self, data: Any, path: Any, *_: Any, **__: Any) -> CodeType:  # type: ignore[override]
-        """The code of the dictionary. Raises TOMLDecodeError, and what ``check`` raises."""
+        """The code of the dictionary. Raises TOMLDecodeError, and whatever ``check`` raises."""
         import tomllib
 
         text = bytes(data).decode()

@@ -1,4 +1,4 @@
-"""Traces the model: the loops that apply rules report each step to the function that asked for a trace, if any."""
+"""Traces the model: the loops that apply rules report each step, if somebody asked for a trace."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from tuner.base.registry import source_of
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """A rule's effect on a quantity, for one size.
+    """The effect of one rule on a quantity, for one size.
 
     ``name`` is the rule's name, ``says`` the first line of its docstring, ``source`` the place of the rule in the
     release.
@@ -39,7 +39,8 @@ class TraceStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """A step for several sizes; ``before`` and ``after`` are numbers in ``unit``, [size], as computed."""
+    """The effect of one rule for several sizes; ``before`` and ``after`` are numbers in ``unit``, [size], as
+    computed."""
 
     quantity: str
     name: str
@@ -56,7 +57,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def tracing(nccl: str) -> Iterator[list[TraceStep]]:
-    """Records the steps computed inside the block for a release, in order. Each computation has one size."""
+    """Records the steps that are computed for a release inside the block, in order. Each computation has one size."""
     seen: list[TraceStep] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
@@ -69,9 +70,8 @@ def tracing(nccl: str) -> Iterator[list[TraceStep]]:
 
 @contextmanager
 def tracing_sizes(nccl: str, count: int) -> Iterator[list[Steps]]:
-    """Records the steps inside the block, in computations of ``count`` sizes, that change the quantity at one size or
-    more.
-    """
+    """Records the steps inside the block that change the quantity at one size or more, in computations of ``count``
+    sizes."""
     seen: list[Steps] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
@@ -106,7 +106,7 @@ def _reporting_to(listen: Listener) -> Iterator[None]:
 
 
 def kept(values: NDArray[Any]) -> NDArray[Any]:
-    """A copy of the numbers [size] before they are changed in place, while a trace is on."""
+    """A copy of numbers [size] made before they are changed in place; only while somebody traces."""
     return values if _listener.get() is None else values.copy()
 
 

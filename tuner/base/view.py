@@ -1,8 +1,8 @@
 """Shows answers as tables: each column is declared once; text, CSV, Markdown and data frames are made from it.
 
-A record says how its fields are shown with :func:`column`, in a field's metadata, and how its properties are with
-:func:`shown`; :func:`columns_of` takes these by name. A column that no record describes is a :class:`Column`. A row of
-a table is one record, or several that are shown together, such as neighbouring ranges with one pick.
+A record says how a field is shown with :func:`column` in the field's metadata, and how a property is shown with
+:func:`shown`; :func:`columns_of` finds these by name. A column that no record describes is made as a :class:`Column`. A
+row of a table is one record, or several that are shown together, such as neighbouring ranges with one pick.
 """
 
 import textwrap
@@ -18,21 +18,21 @@ from tuner.base.numerics import NEVER_US
 from tuner.base.printable import csv_cell
 
 Row: TypeAlias = Any  # a record, or a sequence of records that stand in one row
-FIRST, LAST = itemgetter(0), itemgetter(-1)  # of a row of several records
+FIRST, LAST = itemgetter(0), itemgetter(-1)  # the first and the last record of a row of several records
 
-GAPS = (3, 2, 1)  # between columns, the first that fits
-LEAST = 8  # a wrapped column is no narrower
+GAPS = (3, 2, 1)  # spaces between columns; the first number that fits is used
+LEAST = 8  # a wrapped column is at least this wide
 LEFT_OUT = "left out for the width"  # columns; JSON has them
-LEAST_COLUMNS = 2  # that a table is left with
-PROSE = 40  # a last column with longer cells goes below its rows where it has less than that beside them
+LEAST_COLUMNS = 2  # a table keeps at least this many columns
+PROSE = 40  # if a table leaves less width than this for a last column of sentences, these go below the rows
 INDENT = "     "
-OF_A_NUMBER = expression(r"(?<=\d) (?=(?:[KMGTPE]i?)?B\b|us\b|ms\b|GB/s|%)")  # no line ends between it and its unit
+# No line ends between a number and its unit
+OF_A_NUMBER = expression(r"(?<=\d) (?=(?:[KMGTPE]i?)?B\b|us\b|ms\b|GB/s|%)")
 
 
 def number(value: float | None, digits: int) -> str:
-    """A number as text with ``digits`` digits after the point; ``-`` for None, ``never`` for what NCCL never picks by
-    itself.
-    """
+    """A number as text with ``digits`` digits after the point; ``-`` for None, and ``never`` for what NCCL never picks
+    by itself."""
     if value is not None and value >= NEVER_US:
         return "never"
     return "-" if value is None else f"{value:.{digits}f}"
@@ -61,14 +61,12 @@ def as_ms(form: str) -> Callable[[float | None], str]:
 
 
 def span(values: Sequence[int]) -> str:
-    """The range of the values as text: ``4``, or ``4-16`` if they differ."""
+    """The range of the values as text: ``4-16``, or ``4`` if they are equal."""
     return f"{min(values)}-{max(values)}" if min(values) < max(values) else str(values[0])
 
 
 def of_all(text: Callable[[Sequence[Any]], object], name: str) -> Callable[[Row], Any]:
-    """A function that returns the value for a row of several records: ``text`` gets the field ``name`` of all
-    records.
-    """
+    """A function that makes text for a row of several records: ``text`` gets the field ``name`` of all of them."""
     return lambda records: text([getattr(each, name) for each in records])
 
 
@@ -81,8 +79,8 @@ def plain(value: object) -> object:
 class Column:
     """A column of a table.
 
-    ``value`` returns the row's value; ``text`` shows it to people, below ``title``. On a narrow terminal ``spare``
-    columns are left out, those with the lowest number first. Programs read the column as ``key``, which is empty for
+    ``value`` returns the row's value; ``text`` shows it to people, below ``title``. On a narrow terminal, columns with
+    a number ``spare`` are left out, the lowest number first. Programs read the column as ``key``, which is empty for
     columns that are only for people.
     """
 
@@ -117,7 +115,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def shown(title: str = "", **said: Any) -> Callable[[F], F]:
-    """Declares the :func:`column` of a property; to be written between ``@property`` and the function."""
+    """Declares how a property is shown, like :func:`column` for a field; to be written between ``@property`` and the
+    function."""
 
     def decorated(function: F) -> F:
         vars(function).update(column(title, **said))
@@ -127,10 +126,11 @@ def shown(title: str = "", **said: Any) -> Callable[[F], F]:
 
 
 def columns_of(kind: Any, *names: str, of: str | Callable[[Row], Any] = "") -> tuple[Column, ...]:
-    """The columns of the fields and properties of a record that have these names.
+    """The columns of the named fields and properties of a record.
 
-    ``of`` finds the record in a row: a field of the row's record, or a function of the row, such as :data:`FIRST`.
-    LookupError for a name without :func:`column` or :func:`shown`. Without names: all fields with :func:`column`.
+    ``of`` finds the record in a row: it names a field of the row's record, or is a function of the row, such as
+    :data:`FIRST`. LookupError for a name without :func:`column` or :func:`shown`. Without names: all fields with
+    :func:`column`.
     """
     names = names or tuple(each.name for each in fields(kind) if _METADATA in each.metadata)
     inside = attrgetter(of) if isinstance(of, str) and of else of or (lambda row: row)
@@ -155,24 +155,24 @@ def _column(kind: Any, name: str, inside: Callable[[Row], Any]) -> Column:
 
 
 def cells(columns: Sequence[Column], rows: Iterable[Row]) -> list[list[object]]:
-    """The texts that people read in each row."""
+    """The texts that people read, for each row."""
     return [[each.text(each.value(row)) for each in columns] for row in rows]
 
 
 def spare(columns: Iterable[Column]) -> list[str]:
-    """Titles of the columns that may be left out, in the order in which they are."""
+    """The titles of the columns that may be left out, in the order in which they are."""
     return [each.title for each in sorted(columns, key=lambda each: each.spare) if each.spare]
 
 
 def to_csv(columns: Sequence[Column], rows: Iterable[Row]) -> str:
-    """The columns that have a key as comma-separated values, with the keys as header; None is an empty cell."""
+    """The columns with a key as comma-separated values, with the keys as the header; None is an empty cell."""
     keyed = [each for each in columns if each.key]
     return csv_lines([each.key for each in keyed], ([each.value(row) for each in keyed] for row in rows))
 
 
 def csv_lines(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Comma-separated values with their names as header; None is an empty cell."""
-    import csv  # most answers are no CSV
+    """Comma-separated values with their names as the header; None is an empty cell."""
+    import csv  # most answers are not printed as CSV
     import io
 
     text = io.StringIO()
@@ -184,7 +184,7 @@ def csv_lines(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NotedCell:
-    """A cell of a table, and a note that goes below the table: ``41.2 to 55.1 [1]``."""
+    """The text of a cell and a note that goes below the table: ``41.2 to 55.1 [1]``."""
 
     text: str
     note: str
@@ -194,7 +194,7 @@ class NotedCell:
 
 
 def numbered(rows: Iterable[Sequence[object]]) -> tuple[list[list[str]], dict[str, int]]:
-    """The cells as text, with a number if a cell has a note, and the notes with their numbers."""
+    """The cells as text, numbered where a cell has a note, and the notes with their numbers."""
     notes: dict[str, int] = {}
     return [[_cell(cell, notes) for cell in row] for row in rows], notes
 
@@ -215,7 +215,7 @@ def laid_out(columns: Sequence[str], body: Sequence[Sequence[str]], width: int, 
     whole = _Columns.of(columns, body)
     if whole.total <= width:
         return _table(columns, body, whole)
-    left = width - whole.total + whole.widths[-1]  # for the last column
+    left = width - whole.total + whole.widths[-1]  # the width that is left for the last column
     prose = whole.widths[-1] > PROSE > left and len(columns) > 1 and columns[-1] not in spare
     places = list(range(len(columns) - prose))
     spared = [name for name in spare if name in columns]
@@ -237,12 +237,12 @@ def _note(gone: Sequence[str], width: int) -> str:
 
 
 def _fitting(columns: Sequence[str], body: Sequence[Sequence[str]], width: int, wrapped: bool) -> "_Columns | None":
-    """The columns at their cells' width, with a smaller gap, or ``wrapped``; None if nothing fits."""
+    """The columns at the width of their cells, with a smaller gap, or ``wrapped``; None if nothing fits."""
     whole = _Columns.of(columns, body)
     if whole.total <= width:
         return whole
     if not wrapped:
-        words = [max(name.split(), key=len, default="") for name in columns]  # only names take several lines
+        words = [max(name.split(), key=len, default="") for name in columns]  # only column names may take several lines
         closer = (_Columns.of(words, body).closer(columns, width, gap) for gap in GAPS)
         return next(filter(None, closer), None)
     return next(filter(None, (whole.fitted([columns, *body], width, gap) for gap in GAPS)), None)
@@ -250,7 +250,7 @@ def _fitting(columns: Sequence[str], body: Sequence[Sequence[str]], width: int, 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The widths of columns, which of them are numbers, and the gap between them."""
+    """Columns as they are laid out: their widths, whether they are numbers, and the gap between them."""
 
     widths: tuple[int, ...]
     to_the_right: tuple[bool, ...]
@@ -266,7 +266,7 @@ class _Columns:
         return 1 + sum(self.widths) + self.gap * (len(self.widths) - 1)
 
     def fitted(self, rows: Sequence[Sequence[str]], width: int, gap: int) -> "_Columns | None":
-        """The columns, narrowed to fit, the widest first; None if a word would not fit."""
+        """The columns, narrowed until they fit, the widest first; None if a word would not fit."""
         words = [max(len(word) for cell in cells for word in _words(cell)) for cells in zip(*rows, strict=True)]
         least = [min(own, max(word, LEAST)) for own, word in zip(self.widths, words, strict=True)]
         widths = list(self.widths)
@@ -287,7 +287,7 @@ class _Columns:
         return None if left < 0 else _Columns(tuple(widths), self.to_the_right, gap)
 
     def lines(self, cells: Sequence[str]) -> list[str]:
-        """One row, as tall as its tallest cell."""
+        """The lines of one row, which is as high as its highest cell."""
         wrapped = [_wrapped(cell, own) for cell, own in zip(cells, self.widths, strict=True)]
         tall = max(map(len, wrapped))
         filled = [[*part, *[""] * (tall - len(part))] for part in wrapped]
@@ -305,9 +305,8 @@ def _table(columns: Sequence[str], body: Sequence[Sequence[str]], form: _Columns
 
 
 def _with_sentences(name: str, body: Sequence[Sequence[str]], width: int, above: Sequence[Sequence[str]]) -> str:
-    """A table whose last column, called ``name``, is below each row; ``above``: the lines of the header and the
-    rows.
-    """
+    """A table whose last column, called ``name``, is written below each row; ``above``: the lines of the header and the
+    rows."""
     head, *rows = above
     lines = ["", *head, f"{INDENT}{name}", " " + "─" * (width - 1)]
     for (*_, sentence), row in zip(body, rows, strict=True):

@@ -15,7 +15,7 @@ from tuner.release import Release, variables
 from tuner.release.environment import Environment
 from tuner.release.standing import refuse_not_read
 
-_JOINED = ("LOC", "NVL")  # paths between ranks on one GPU, and of NVLink
+_JOINED = ("LOC", "NVL")  # path types between ranks on one GPU, and over NVLink
 
 
 def build(
@@ -24,11 +24,12 @@ def build(
     environment: Environment,
     whole: Comm | None = None,
 ) -> Comm:
-    """The communicator as rank 0 sees it, the first GPU of the first node. ``alike``: nodes in the order of ranks, each
-    with the number of equal nodes in a row. ``whole``: the communicator it was split from, if the two share resources.
+    """Builds the communicator as rank 0 sees it, which is the first GPU of the first node. ``alike``: nodes in the
+    order of ranks, each with the number of equal nodes in a row. ``whole``: the communicator it was split from, if the
+    two share resources.
 
-    Errors: BadInput for an invalid shape, and if a variable is set that the emulation of this release does not know.
-    Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
+    BadInput for an invalid shape, and if a variable is set that the emulation of this release does not know. Source:
+    initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
     """
     kinds, nodes, ranks = _kinds(alike)
     _check_environment(release, environment, kinds, nodes)
@@ -47,7 +48,7 @@ def build(
         refuse_not_read(release.name, release.standing, "rubin")
     first, comp_caps = kinds[0], rules.comp_caps([cap for kind in kinds for cap in kind.comp_caps])
     local_ranks = [len(kind.comp_caps) for kind in kinds]
-    own_net_gbs = release.search.routing.net_gbs == "slowest_adapter"  # which ranks do not agree on
+    own_net_gbs = release.search.routing.net_gbs == "slowest_adapter"  # ranks do not agree on this number
     net_gbs = first.net_gbs if own_net_gbs else min(kind.net_gbs for kind in kinds)
     cpus = [(kind.cpu_arch, kind.cpu_vendor) for kind in kinds]
     cpu_arch, cpu_vendor = rules.cpu(cpus)
@@ -118,7 +119,7 @@ def build(
 
 
 def _kinds(alike: Sequence[tuple[Node, int]]) -> tuple[list[Node], int, int]:
-    """The kinds of nodes, the first node's kind first; the number of nodes, and the number of ranks."""
+    """The kinds of nodes, that of the first node first; the number of nodes, and the number of ranks."""
     kinds: list[Node] = []
     for node, number in alike:
         if number and node not in kinds:
@@ -132,7 +133,8 @@ def _kinds(alike: Sequence[tuple[Node, int]]) -> tuple[list[Node], int, int]:
 
 
 def _weakest(searched: Sequence[Graphs], release: Release) -> tuple[dict[Algorithm, Graph], int]:
-    """The weakest graph of all kinds for each algorithm; ring and tree have the smaller number of channels of both."""
+    """For each algorithm, the weakest graph of all kinds of nodes; ring and tree both get the smaller of their numbers
+    of channels."""
     weakest = {
         name: init.weakest([graphs.get(name, EMPTY) for graphs in searched], release.paths.types)
         for name in set(OF_ALGORITHM.values())
@@ -145,12 +147,12 @@ def _weakest(searched: Sequence[Graphs], release: Release) -> tuple[dict[Algorit
 
 
 def with_release(communicator: Comm, release: Release) -> Comm:
-    """The communicator with other constants and rules, such as fitted ones; everything that init derived is kept."""
+    """The communicator with other constants and rules, such as fitted ones. Everything that init derived stays."""
     return replace(communicator, release=release, rules=resolved.rules_for(release))
 
 
 def _as_read(release: Release, environment: Environment) -> Environment:
-    """The variables as the release reads them, without those that only other releases read."""
+    """The variables that the release reads, without those that only other releases read."""
     none = variables.ignored(release, environment.values)
     read = {name: value for name, value in environment.values.items() if name not in none}
     return replace(environment, values=read, non_numeric_is_default=release.environment.non_numeric_is_default)
@@ -163,8 +165,8 @@ def _check_environment(release: Release, environment: Environment, kinds: Sequen
     if unknown := variables.not_emulated(release, environment.values.keys() - environment.searched - agreed):
         if set(unknown) <= set(release.environment.search):
             raise BadInput(
-                f"{', '.join(unknown)}: read by the search of graphs, which these were found without; valid without "
-                f"{option('graphs')}"
+                f"{', '.join(unknown)}: the search of graphs reads these, but the given graphs were found without "
+                f"them; valid without {option('graphs')}"
             )
         valid = (
             f"without {', '.join(unknown)}"
@@ -179,7 +181,8 @@ def _check_environment(release: Release, environment: Environment, kinds: Sequen
 
 
 def _with_collnet(environment: Environment, kinds: Sequence[Node]) -> bool:
-    """Whether CollNet is allowed and every node's network can reduce. BadInput if only some nodes' networks can."""
+    """Whether CollNet is on: allowed, with a network on every node that can reduce. BadInput if only some nodes have
+    such a network."""
     reduces = {kind.network_reduces for kind in kinds}
     requested = collnet.requested(environment)
     if requested and len(reduces) > 1:

@@ -3,12 +3,13 @@
 Algorithm, protocol, channels and threads of NCCL's pick change at some sizes, to the byte
 (:mod:`tuner.emulator.ranges`), and are constant in between. The time is latency plus bytes over bandwidth; the model's
 corrections change both at known sizes (:func:`tuner.emulator.ranges.breaks`). The ranges are cut at all these sizes,
-and each has the latency and the bandwidth of its pick. From these the time is computed in float32 and in NCCL's order
-of operations, so that it is the model's, bit for bit. If that is impossible (a latency that fades with the size, a
-penalty, a pick that NCCL_CTA_POLICY moved), the model (:class:`Selection`) answers for the range, or instead of the
-whole table.
+and each range has the latency and the bandwidth of its pick. From these the time is computed in float32 and in NCCL's
+order of operations, so that it equals the model's, bit for bit. If that is impossible (the latency changes within the
+range, a penalty applies, or NCCL_CTA_POLICY moved the pick), the model (:class:`Selection`) answers for the range, or
+instead of the whole table.
 
-The lookup is compiled C (csrc/picks/lookup.c); NumPy does it in a wheel for any platform, which has no compiled code.
+The lookup is compiled C (csrc/picks/lookup.c). A wheel for any platform has no compiled code; there NumPy does the
+lookup.
 """
 
 import ctypes
@@ -34,7 +35,8 @@ from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.selection import Picks, Selection
 
 LIBRARY = Path(__file__).parents[1] / "_native" / "libnccl_tuner_picks.so"
-# What a call of the model takes, each size of it, and making a table: made is one once it would have paid.
+# The cost of a call of the model, of each of its sizes, and of making a table. A table is made when it would already
+# have paid off.
 MODEL_CALL_US, MODEL_SIZE_US, TABLE_US = 300.0, 0.2, 10_000.0
 FRACTION_BITS = 5  # PICK_FRACTION_BITS of csrc/picks/lookup.h
 ROW = np.dtype(
@@ -59,7 +61,7 @@ def with_clear_padding(rows: NDArray[Any], of: np.dtype[Any]) -> NDArray[Any]:
 
 
 class _Table(ctypes.Structure):
-    """``struct pick_table``."""
+    """``struct pick_table`` of csrc/picks."""
 
     _fields_ = (
         ("from_bytes", ctypes.c_void_p),
@@ -86,7 +88,7 @@ class LookedUp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Row:
-    """Pick of one range, as scalars and arrays of one element."""
+    """The pick of one range, as scalars and arrays of one element."""
 
     bytes_per_us: np.float32
     latency_us: np.float32
@@ -107,7 +109,7 @@ class _Row:
 
 
 class PickTable:
-    """Size ranges without gaps, with the pick and the time's constants of each.
+    """Size ranges without gaps; each range has its pick and the constants of its time.
 
     ``from_bytes`` uint64 [range + 1]: the first sizes of the ranges, then the first size beyond them. ``rows`` [range]
     of the type ``ROW``: bytes_per_us and latency_us (float32, in us), channels, threads of a block, and NCCL's ids of
@@ -190,9 +192,10 @@ class CompiledSelection(Selection):
         self._asked_us: dict[Request, float] = {}
 
     def pick_table(self, request: Request) -> PickTable | None:
-        """The lookup table for the request's calls, made now if necessary; None if only the model can answer."""
+        """The lookup table for the request's calls, which is made now if necessary; None if only the model can
+        answer."""
         if request not in self._pick_tables:
-            self._pick_tables[request] = None  # what making it asks for is the model's
+            self._pick_tables[request] = None  # while the table is made, the model answers
             self._pick_tables[request] = pick_table(self, request)
         return self._pick_tables[request]
 
@@ -266,7 +269,8 @@ def pick_table(selection: Selection, request: Request, *, with_launches: bool = 
 
 
 def cell_table(selection: Selection, request: Request, cell: AlgoProto) -> PickTable:
-    """Lookup table of one candidate's times for a kind of call, up to ``FOLLOWED_BYTES``, whether it is picked or not.
+    """A lookup table of the times of one candidate for a kind of call, up to ``FOLLOWED_BYTES``, at all sizes, picked
+    or not.
 
     Rows have 0 threads and 1 channel; 0 channels if NCCL ignores the cell, or its time is not latency plus bytes over
     bandwidth.
@@ -289,9 +293,9 @@ def cell_table(selection: Selection, request: Request, cell: AlgoProto) -> PickT
 def _fill_times(
     selection: Selection, call: RuleCall, of_cell: tuple[NDArray[Any], NDArray[np.int64], SizeArray, SizeArray]
 ) -> None:
-    """Fills in latency and bandwidth of one cell's ranges; a range within which they change gets 0 channels.
+    """Fills in the latency and bandwidth of the ranges of one cell. A range within which they change gets 0 channels.
 
-    So does a range for which NCCL has no time: through 2.21 a tuner may name a cell that NCCL ignores.
+    A range for which NCCL has no time also gets 0 channels: up to 2.21, a tuner may name a cell that NCCL ignores.
     """
     rows, here, starts, ends = of_cell
     if call.algo_proto in selection.excluded(call.request):
@@ -310,7 +314,7 @@ def _fill_times(
 
 
 def _is_the_model(selection: Selection, request: Request, table: PickTable, with_launches: bool) -> bool:
-    """Whether the table equals the model, bit for bit, at the first, the middle and the last size of ranges."""
+    """Whether the table equals the model, bit for bit, at the first, the middle and the last size of its ranges."""
     starts, ends = table.from_bytes[:-1], table.from_bytes[1:] - np.uint64(1)
     sizes = np.concatenate([starts, starts + (ends - starts) // np.uint64(2), ends])
     looked, picks = table.look_up(sizes), selection.model_pick(request, sizes)
@@ -322,7 +326,7 @@ def _is_the_model(selection: Selection, request: Request, table: PickTable, with
 
 
 def _buckets(from_bytes: SizeArray) -> NDArray[np.uint32]:
-    """Index of the range that holds each bucket's first size.
+    """The index of the range that contains the first size of each bucket.
 
     As in C, a bucket is one of 32 equal parts of a power of two.
     """
@@ -334,7 +338,7 @@ def _buckets(from_bytes: SizeArray) -> NDArray[np.uint32]:
 
 @cache
 def _library() -> Any:
-    """The compiled csrc/picks; None if it was not built."""
+    """The compiled library csrc/picks; None if it was not built."""
     try:
         library: Any = ctypes.CDLL(str(LIBRARY))
     except OSError:

@@ -1,4 +1,5 @@
-"""Fitted constants replace a release's constants that measured times contradict; ``tables/nccl`` keeps NCCL's own.
+"""Fitted constants: they replace those constants of a release that measured times contradict. ``tables/nccl`` keeps
+NCCL's own.
 
 A file of fitted constants has tables with the names of those in ``tables/nccl``, plus ``efficiency``: the measured
 share of the model's bandwidth, by algorithm and protocol. docs/measuring.md describes the file.
@@ -33,14 +34,14 @@ PROVENANCE: Mapping[str, type] = {
     "topology": str,
     "gpus_per_node": int,
     "nodes": list,
-    "measurements": list,  # {file, sha256} of each
-    "times": str,  # "measured", or "simulated" where no machine took them
+    "measurements": list,  # {file, sha256} of each file of measurements
+    "times": str,  # "measured", or "simulated" if no machine took them
     "date": str,
     "command": str,
     "holdout_mape_percent": float,
-    "nccl_holdout_mape_percent": float,  # of NCCL's own constants, on the same times
-    "residuals": list,  # mean absolute errors by combination, percent
-    "kept_as_alike": list,  # constants at NCCL's value because others have the same effect
+    "nccl_holdout_mape_percent": float,  # error of NCCL's own constants on the same times
+    "residuals": list,  # mean absolute error of each combination, percent
+    "kept_as_alike": list,  # constants kept at NCCL's value because others have the same effect
 }
 _FLOAT32 = np.finfo(np.float32)
 
@@ -111,7 +112,7 @@ def apply(nccl: Release, fitted: FittedConstants) -> Release:
 
 
 def changed(nccl: Release, constants: Mapping[str, Any]) -> Release:
-    """The release with these constants, which may include ``efficiency`` ({algorithm: {protocol: share}})."""
+    """The release with these constants, which may include ``efficiency``: {algorithm: {protocol: share}}."""
     return _measured(nccl, release.changed(nccl, constants))
 
 
@@ -122,7 +123,7 @@ def _measured(nccl: Release, other: Release) -> Release:
 
 
 class Changes:
-    """Makes releases from successive sets of constants; tables that did not change are not read again."""
+    """Makes releases from successive sets of constants. Tables that did not change are not read again."""
 
     def __init__(self, nccl: Release) -> None:
         self._nccl = nccl
@@ -139,7 +140,7 @@ class Changes:
 
 @lru_cache
 def _with_efficiency(rules: RuleNames, algorithms: frozenset[Algorithm]) -> RuleNames:
-    """The rules, and for these algorithms one more that applies the measured share of the bandwidth."""
+    """The rules with one more rule for these algorithms, which applies the measured share of the bandwidth."""
     names = {
         algorithm: (*own, measured_efficiency.__name__) if algorithm in algorithms else own
         for algorithm, own in rules.bandwidth.items()
@@ -148,7 +149,7 @@ def _with_efficiency(rules: RuleNames, algorithms: frozenset[Algorithm]) -> Rule
 
 
 def _valid(nccl: Release) -> dict[str, Any]:
-    """All tables that fitted constants may set, with NCCL's values, in the form of a release's file."""
+    """All tables that fitted constants may change, with NCCL's values, in the form of a release's file."""
     tables = {name: plain(getattr(nccl, name)) for name in TABLES}
     tables["ring_plateau"] = dict(nccl.ring_plateau.factors)
     tables["efficiency"] = {
@@ -185,13 +186,13 @@ def _wrong(given: Any, own: Any, where: str) -> Iterator[str]:
             yield from _wrong(value, number, f"{where}[{index}]")
     else:
         number = isinstance(given, int | float) and not isinstance(given, bool)
-        off = number and given == own == 0  # NCCL's "disabled" stays what it is
+        off = number and given == own == 0  # NCCL's "disabled" stays as it is
         if not number or not (off or float(_FLOAT32.tiny) <= given <= float(_FLOAT32.max)):
             yield f"{where}: {given!r}; valid: a positive finite number"
 
 
 def _value(value: Any) -> str:
-    """A value in TOML, whose strings are JSON's except for DEL."""
+    """A value in TOML. Strings are written as in JSON, except for the character DEL."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Launches in full: from calls to what each block of a kernel and each network proxy receives."""
+"""Launches in full: from calls to what each block of a kernel, and each network proxy, receives."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -41,11 +41,11 @@ HeadsOf = Callable[[], Heads]
 
 
 def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf, tuner: Tuner | None = None) -> Launch:
-    """The launch in full on the rank of ``selection``, for one call or for several in one group.
+    """The complete launch on the rank of ``selection``, for one call or for several in one group.
 
     ``heads`` returns the heads as that rank knows them; it is called only if the switch or the network takes part.
-    Errors: NoAlgorithm; BadInput for what is not emulated, for calls that copy engines do, which launch no kernel, and
-    for broadcasts from several roots that NCCL merges into one call.
+    NoAlgorithm if NCCL picks nothing. BadInput for what is not emulated, for calls that copy engines carry (these
+    launch no kernel), and for broadcasts from several roots that NCCL merges into one call.
     """
     communicator = selection.communicator
     if not operations:
@@ -130,11 +130,12 @@ def _work(selection: Selection, task: CollectiveTask, root: int, heads: HeadsOf,
 
 
 NO_HEADS = Heads(1, 0, 1, 0, 1)
-CONNECTED_LATER = frozenset((Algorithm.NVLSTree, Algorithm.PAT))  # than rings: ncclCollPreconnect, src/group.cc
+# These are connected later than rings: ncclCollPreconnect, src/group.cc
+CONNECTED_LATER = frozenset((Algorithm.NVLSTree, Algorithm.PAT))
 
 
 def _whatever_came_first(network: NetworkOf, later: Collection[Algorithm]) -> NetworkUse:
-    """Use of the network. BadInput if it depends on whether the algorithms or the rings were connected first."""
+    """The use of the network, or BadInput if it depends on whether the algorithms or the rings were connected first."""
     used = network(())
     if later and network(later) != used:
         names = ", ".join(sorted(algorithm.name for algorithm in later))
@@ -146,30 +147,31 @@ def _whatever_came_first(network: NetworkOf, later: Collection[Algorithm]) -> Ne
 
 
 def _has_heads(call: RuleCall) -> bool:
-    """Whether the call's chunks depend on heads, or its adapters on rings; if not, neither is computed."""
+    """Whether the call's chunks depend on heads, or its adapters on rings; otherwise neither is computed."""
     if call.algorithm in (*bounds.NVLS, Algorithm.CollNetDirect):
         return True
     return call.algorithm is Algorithm.Ring and call.communicator.nodes > 1 and may_reach_network(call)
 
 
 def _registered_flag(registration: Registration, taken: Sequence[ZeroCopyPeer]) -> int:
-    """``regUsed``. Source: ncclTasksRegAndEnqueue, src/enqueue.cc, v2.28.9-1."""
+    """The value of ``regUsed``. Source: ncclTasksRegAndEnqueue, src/enqueue.cc, v2.28.9-1."""
     named = [taker for taker in taken if taker is not ZeroCopyPeer.network]
     if registration.flag_of_device == "whether":
         return int(bool(named))
     return sum(taker.value for taker in named)
 
 
-WHOLE = 1 << 16  # of a call, of which a block's part ends at a fraction
+WHOLE = 1 << 16  # the denominator of the fraction of a call at which a block's part ends
 
-End = tuple[int, int]  # the call that a block's part ends in, and at which fraction of it
-Together = tuple[int, int]  # the first block that does a call together with those behind, and how many do
+End = tuple[int, int]  # the call in which a block's part ends, and the fraction of it at which the part ends
+# The first block that does a call together with the following blocks, and the number of these blocks
+Together = tuple[int, int]
 
 
 def symmetric_kernel(
     communicator: Comm, tasks: Sequence[CollectiveTask], operations: Sequence[Operation], last: bool
 ) -> LaunchedKernel:
-    """The symmetric kernel that does these calls; ``last``: no other symmetric kernel of the group follows."""
+    """The symmetric kernel that carries these calls; ``last``: no other symmetric kernel of the group follows."""
     (path,), table = {task.path for task in tasks}, communicator.release.symmetric
     assert path is not None
     assert path.kernel is not None
@@ -206,13 +208,13 @@ def _op_argument(communicator: Comm, task: CollectiveTask, kernel: str) -> int:
     request = task.request
     if request.op is not Op.avg or request.moves_only:
         return 0
-    if kernel == "ReduceScatter_LDMC":  # which adds in the type itself
+    if kernel == "ReduceScatter_LDMC":  # this kernel adds in the type itself
         return communicator.rules.op_argument(request, communicator.ranks)
     return factor_bits(DataType.float16 if request.dtype in FP8 else DataType.float32, communicator.ranks)
 
 
 def dealt(counts: Sequence[int], cell_elements: int, blocks: int, last: bool) -> tuple[list[End], list[Together]]:
-    """Divides calls among blocks: where each block's part ends, and which blocks share each call.
+    """Divides calls among blocks. Returns where each block's part ends, and which blocks share each call.
 
     ``counts``: the calls' numbers of elements.
 
@@ -224,7 +226,7 @@ def dealt(counts: Sequence[int], cell_elements: int, blocks: int, last: bool) ->
     for call, whole in enumerate(cells):
         left, first, count = whole, 0, 0
         while left:
-            if room < share:  # behind another call
+            if room < share:  # the call begins in a block that has another call before it
                 if left <= room:
                     first, count = len(ends), 1
             elif not count:
@@ -241,7 +243,7 @@ def dealt(counts: Sequence[int], cell_elements: int, blocks: int, last: bool) ->
 
 
 def parts(counts: Sequence[int], cell_elements: int, ends: Sequence[End]) -> Iterator[SymmetricBlock]:
-    """Each block's parts of the calls."""
+    """The parts of calls that each block does."""
     call, begin = 0, 0
     for last_call, end in ends:
         own = []
@@ -254,6 +256,6 @@ def parts(counts: Sequence[int], cell_elements: int, ends: Sequence[End]) -> Ite
 
 
 def _element(count: int, cell_elements: int, part: int) -> int:
-    """The element at a fraction of a call."""
+    """The number of the element at a fraction of a call."""
     cells: int = part * ceil_div(count, cell_elements) // WHOLE
     return cells * cell_elements

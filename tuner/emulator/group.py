@@ -36,23 +36,24 @@ class Tuned:
     channels: int = 0
 
 
-Tuner = Callable[[Request, int], Tuned]  # asked as NCCL asks, with the sum of the sizes of what is chosen together
+# Called as NCCL calls it: with the total size of the calls that are chosen together
+Tuner = Callable[[Request, int], Tuned]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChoice:
-    """Collectives for which NCCL made one choice; ``bytes`` is their sum."""
+    """Collectives for which NCCL made one choice; ``bytes`` is the sum of their sizes."""
 
-    places: tuple[int, ...]  # among the calls
+    places: tuple[int, ...]  # indices of the calls
     request: Request
     bytes: int
     algorithm: Algorithm
     protocol: Protocol
-    time_us: Float  # of all of them together
+    time_us: Float  # time of all of them together
 
     @property
     def pipelined(self) -> int:
-        """NCCL's numPipeOps."""
+        """The value of NCCL's numPipeOps."""
         return self.request.pipelined
 
 
@@ -72,8 +73,8 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class GroupedPick:
-    """One call's share of a group; ``threads`` is its kernel's block size, ``own_threads`` how many of these the call
-    needs.
+    """What one call of a group gets. ``threads`` is the block size of its kernel, ``own_threads`` the number of these
+    that the call needs.
 
     ``channels`` are contiguous from 2.20 on. If a kernel has a path, its calls have no algorithm, protocol, channels or
     choice of their own.
@@ -86,7 +87,7 @@ class GroupedPick:
     own_threads: int
     threads: int
     kernel: int  # index into the group's kernels
-    choice: int | None  # index into the group's choices; the last one where NCCL chose again for a later kernel
+    choice: int | None  # index into the group's choices; the last one if NCCL chose again for a later kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,8 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
     """NCCL's plan for these calls in one group; for broadcasts from several roots see tuner.emulator.p2p.mixed.
 
     All calls have the same kind of buffers, and all are in place or none is. A ``tuner`` acts on plain buffers as a
-    tuner plugin does in NCCL, from 2.21 on. Errors: BadInput for a size that calls of its data type cannot have, and
-    for what is not emulated; NoAlgorithm.
+    tuner plugin does in NCCL, from 2.21 on. BadInput for a size that calls of its data type cannot have, and for what
+    is not emulated. NoAlgorithm if NCCL picks nothing.
     """
     communicator = selection.communicator
     if not operations:
@@ -126,7 +127,7 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
 def scheduled_channels(selection: Selection, operation: Operation, tuned: Tuned) -> int:
     """The channels that a single call is launched on if a tuner plugin sets them, limited by registered buffers.
 
-    BadInput for a size that no call of its type can have.
+    BadInput for a size that no call of this data type can have.
     """
     communicator, request = selection.communicator, operation.request
     call, named = RuleCall(communicator, request, tuned.algo_proto), np.array([tuned.channels], np.int64)
@@ -143,7 +144,8 @@ def _picked(operation: Operation, task: CollectiveTask, threads: int, kernel: in
 
 
 def check_roots(communicator: Comm, operations: Sequence[Operation]) -> None:
-    """BadInput for a root that is not a rank, and for several roots if NCCL merges such broadcasts into one call."""
+    """Raises BadInput for a root that is not a rank, and for several roots if NCCL merges such broadcasts into one
+    call."""
     check_roots_are_ranks(communicator, operations)
     if together := broadcasts_together(communicator, operations):
         roots = {operations[place].root for place in together}
@@ -154,13 +156,13 @@ def check_roots(communicator: Comm, operations: Sequence[Operation]) -> None:
 
 
 def check_roots_are_ranks(communicator: Comm, operations: Sequence[Operation]) -> None:
-    """BadInput if there is no such root."""
+    """Raises BadInput for a root that is not a rank."""
     if outside := [each.root for each in operations if not 0 <= each.root < communicator.ranks]:
         raise BadInput(f"root {outside[0]}; valid: 0 to {communicator.ranks - 1}")
 
 
 def broadcasts_together(communicator: Comm, operations: Sequence[Operation]) -> list[int]:
-    """The places of the broadcasts that NCCL merges into one call: all of a group, if they have several roots."""
+    """The indices of the broadcasts that NCCL merges into one call: all of a group, if they have several roots."""
     together = communicator.release.exchange.broadcasts_together
     if not together or communicator.environment.number("NCCL_ALLGATHERV_ENABLE", 1) == 0:
         return []
@@ -169,7 +171,7 @@ def broadcasts_together(communicator: Comm, operations: Sequence[Operation]) -> 
 
 
 def check_emulated(selection: Selection, requests: Sequence[Request], tuner: Tuner | None) -> None:
-    """BadInput if groups of these calls are not emulated, with a ``tuner`` or without."""
+    """Raises BadInput if groups of these calls are not emulated, with a ``tuner`` or without."""
     if (missing := not_emulated(selection, requests)) is not None:
         raise BadInput(f"groups are not emulated {missing}")
     if (tuner or selection.communicator.tuner) is not None and (
@@ -196,14 +198,15 @@ def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | Non
 
 
 def not_classic_alone(selection: Selection, requests: Iterable[Request]) -> str | None:
-    """The condition under which these calls use other than plain buffers or may leave the classic path; else None."""
+    """The condition under which these calls use other than plain buffers or may bypass the algorithms; else None."""
     if any(request.buffers is not Buffers.plain for request in requests):
         return f"on registered buffers and windows; valid: {option('buffers')} plain"
     return may_leave_classic_path(selection)
 
 
 def may_leave_classic_path(selection: Selection) -> str | None:
-    """Text that names the set variables with which plain buffers may get symmetric kernels; None if none is set."""
+    """A text that names the variables with which plain buffers may get symmetric kernels; None if none of them is
+    set."""
     release, values = selection.communicator.release, selection.communicator.environment.values
     reaching = sorted(set(values) & set(release.environment.symmetric_kernels))
     if reaching and release.rules.symmetric_queue:
@@ -212,7 +215,8 @@ def may_leave_classic_path(selection: Selection) -> str | None:
 
 
 def task_of(place: int, operation: Operation, ranks: int) -> CollectiveTask:
-    """A call on its way through a scheduler. BadInput for a size that no call of its type can have."""
+    """Makes a task, which is a call on its way through a scheduler. BadInput for a size that no call of its data type
+    can have."""
     request = operation.request
     step = request.unit_bytes(ranks)
     if operation.bytes < step or operation.bytes % step:
@@ -232,7 +236,7 @@ def _kernel(inside: Sequence[CollectiveTask]) -> Kernel:
 
 
 def _loaded(selection: Selection) -> Tuner | None:
-    """The communicator's own tuner, called as :data:`Tuner` is; None without one."""
+    """The communicator's own tuner in the form of :data:`Tuner`; None without one."""
     if selection.communicator.tuner is None:
         return None
 
@@ -246,7 +250,7 @@ def _loaded(selection: Selection) -> Tuner | None:
 
 
 class SelectionChooser:
-    """Answers a scheduler's questions with the selection, and keeps the choices."""
+    """Answers a scheduler's questions with the help of the selection, and keeps the choices."""
 
     def __init__(self, selection: Selection, tuner: Tuner | None, beside_messages: bool = False) -> None:
         self.beside_messages = beside_messages
@@ -256,7 +260,7 @@ class SelectionChooser:
         self.choices: list[GroupChoice] = []
 
     def choose(self, tasks: Sequence[CollectiveTask], pipelined: int = 1, preset_channels: int = 0) -> None:
-        """Fills in the choice for tasks that NCCL chooses together, and records it."""
+        """Makes the choice for tasks that NCCL chooses together, and records it."""
         request = replace(tasks[0].request, pipelined=pipelined, preset_channels=preset_channels)
         sizes = np.array([task.nbytes for task in tasks], np.uint64)
         symmetric.check(self.communicator, tasks[0].request, sizes)
@@ -279,13 +283,13 @@ class SelectionChooser:
             task.unregistered_bound = self._tuned(plain, tuned.channels)
 
     def bind(self, task: CollectiveTask) -> None:
-        """Fills in the maximum number of channels of one chosen task, by its own size."""
+        """Sets the largest number of channels of one chosen task, by its own size."""
         named = self._tuner(task.request, task.nbytes).channels if self._tuner else 0
         task.bound = self._tuned(self._bounds(task.request, task.algo_proto, task.nbytes)[0], named)
         task.tuned = named > 0
 
     def _tuned(self, own: int, channels: int) -> int:
-        """The bound if a tuner plugin sets ``channels``; ``own`` if it sets none."""
+        """The largest number of channels if a tuner plugin sets ``channels``; ``own`` if it sets none."""
         return self.communicator.rules.tuned_channels(own, channels) if channels else own
 
     def register(self, task: CollectiveTask) -> None:
@@ -295,7 +299,8 @@ class SelectionChooser:
         task.bound = int(bound[0])
 
     def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
-        """What runs these calls of one kind instead of an algorithm, which never happens with a tuner; else None."""
+        """What carries these calls of one kind instead of an algorithm; None if an algorithm does, which is always so
+        with a tuner."""
         if self._tuner:
             return None
         request, sizes = tasks[0].request, [task.nbytes for task in tasks]

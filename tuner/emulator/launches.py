@@ -15,31 +15,31 @@ OPTIONAL = json_form(optional=True)
 
 
 class Sharing(Enum):
-    """Division of a work's count between its channels."""
+    """How a work's elements are divided between its channels."""
 
-    ranges = "ranges"  # each channel has one range of the count
-    turns = "turns"  # all channels go over the whole count together, a chunk each in turn
+    ranges = "ranges"  # each channel has one range of the elements
+    turns = "turns"  # all channels go through all elements together, one chunk after the other in turn
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyOperation:
     """What the proxy gets for a channel's network connections (``struct ncclProxyOp``).
 
-    A step is one slot of a connection's buffer; a chunk is ``chunk_steps`` of them and moves in slices of
-    ``slice_steps``.
+    A step is one slot of a connection's buffer. A chunk has ``chunk_steps`` steps and is sent in slices of
+    ``slice_steps`` steps.
     """
 
-    pattern: str  # ncclPattern_t without its prefix: "RingTwice"
-    steps: int  # nsteps, of the whole call on this channel
+    pattern: str  # ncclPattern_t without its prefix, such as "RingTwice"
+    steps: int  # nsteps, for the whole call on this channel
     chunk_steps: int
     slice_steps: int
     chunk_bytes: int
-    step_bytes: int  # nbytes: the most that one slice takes of the connection's buffer
-    slice_bytes: int | None = field(default=None, metadata=OPTIONAL)  # None in releases whose proxies are not told
-    loop_bytes: int | None = field(default=None, metadata=OPTIONAL)  # of all channels that share a loop
+    step_bytes: int  # nbytes: the most bytes of the connection's buffer that one slice uses
+    slice_bytes: int | None = field(default=None, metadata=OPTIONAL)  # None in releases that do not tell the proxies
+    loop_bytes: int | None = field(default=None, metadata=OPTIONAL)  # bytes of a loop, for all channels that share it
     loop_offset_bytes: int | None = field(default=None, metadata=OPTIONAL)
-    channel_bytes: int | None = field(default=None, metadata=OPTIONAL)  # of this channel's range
-    registered: bool = False  # reg: it reads and writes the user's own buffers
+    channel_bytes: int | None = field(default=None, metadata=OPTIONAL)  # bytes of this channel's range
+    registered: bool = False  # reg: the adapter reads and writes the user's own buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class ChannelShare:
     """
 
     channel: int
-    turn: int  # its number among the work's channels, from 0
-    offset: int  # elements
-    count: int  # elements
-    chunk: int  # elements that a block moves at once, at most; the device shortens those of the last loop
-    last_chunk: int | None = field(metadata=OPTIONAL)  # elements; 0 where the device finds it; None from 2.22 on
+    turn: int  # the channel's number among the work's channels, from 0
+    offset: int  # in elements
+    count: int  # in elements
+    chunk: int  # the most elements that a block moves at once; the device shortens the chunks of the last loop
+    last_chunk: int | None = field(metadata=OPTIONAL)  # in elements; 0 if the device computes it; None from 2.22 on
     proxy: ProxyOperation
 
 
@@ -63,52 +63,53 @@ class ChannelShare:
 class Work:
     """One collective as the blocks of its kernel read it."""
 
-    place: int  # of the call in its group, 0 for a call alone
+    place: int  # index of the call in its group; 0 for a call by itself
     collective: Collective
-    dtype: DataType  # as the device sees it
+    dtype: DataType  # the type that the device sees
     op: Op
     algorithm: Algorithm
     protocol: Protocol
-    function: int | None  # its number in the device's table of functions, None if the symbols do not tell
-    count: int  # elements of all channels
-    warps: int  # of a block that work on it
+    function: int | None  # number in the device's table of functions; None if the symbols do not tell it
+    count: int  # elements of all channels together
+    warps: int  # number of warps of a block that work on it
     root: int
     one_node: bool
-    direct: int  # flags of direct access to peers' buffers (CollNetDirect)
+    direct: int  # flags of direct access to the buffers of peers (CollNetDirect)
     sharing: Sharing
-    shares: tuple[ChannelShare, ...]  # by channel
-    function_name: str = ""  # the device function's symbol, without what C++ adds to it
+    shares: tuple[ChannelShare, ...]  # one for each channel
+    function_name: str = ""  # symbol of the device function, without what C++ adds to it
     one_rank_per_node: bool = False
-    # whom the user's own buffers are registered for: "peers" (GPUs of the node), "switch" (NVLS), "network" (adapters)
+    # For whom the user's own buffers are registered: "peers" (GPUs of the node), "switch" (NVLS), "network" (adapters)
     registered_for: tuple[str, ...] = ()
-    registered_flag: int = field(default=0, metadata=json_form(omitted=True))  # regUsed, what the device is told of it
-    op_argument: int = 0  # redOpArg: what the operation is done with, as the bits that the device reads
-    # what the device rounds the last chunks of NVLS on one node up to, where it is not told them
+    # RegUsed, by which the device learns about it
+    registered_flag: int = field(default=0, metadata=json_form(omitted=True))
+    op_argument: int = 0  # redOpArg, the argument of the operation, as the bits that the device reads
+    # Size to a multiple of which the device rounds the last chunks of NVLS on one node, if it is not told them
     nvls_alignment_bytes: int = field(default=16384, metadata=json_form(omitted=True))
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """The channels that have a share, ascending."""
+        """The channels that have a share, in ascending order."""
         return tuple(share.channel for share in self.shares)
 
 
 @dataclass(frozen=True, slots=True)
 class SymmetricWork:
-    """One collective as a symmetric kernel's blocks read it.
+    """One collective as the blocks of a symmetric kernel read it.
 
-    The ``blocks`` from ``first_block`` on do it together, except for blocks that have their own part of it. Both are
-    None in 2.27, where all blocks do the only call.
+    ``first_block`` and the following blocks, ``blocks`` in all, do it together, except for blocks that have their own
+    part of it. Both are None in 2.27, where all blocks do the only call.
     """
 
-    place: int  # of the call in its group
+    place: int  # index of the call in its group
     collective: Collective
     dtype: DataType  # as the device sees it
     op: Op
-    count: int  # elements, of one rank for AllGather and ReduceScatter
+    count: int  # elements; of one rank for AllGather and ReduceScatter
     root: int
     first_block: int | None = field(default=None, metadata=OPTIONAL)  # sChannelId
     blocks: int | None = field(default=None, metadata=OPTIONAL)  # nChannels
-    op_argument: int = 0  # redOpArg of averages
+    op_argument: int = 0  # redOpArg for averages
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,8 @@ class BlockPart:
 
 @dataclass(frozen=True, slots=True)
 class SymmetricBlock:
-    """Where a block's part of the calls ends: in which work, and at (``end_fraction`` + 1) / 65536 of it."""
+    """The end of a block's part of the calls: the work in which it ends, and the fraction of that work,
+    (``end_fraction`` + 1) / 65536."""
 
     last_work: int  # workHi
     end_fraction: int  # fracHi
@@ -131,28 +133,29 @@ class SymmetricBlock:
 
 @dataclass(frozen=True, slots=True)
 class SymmetricLaunch:
-    """Arguments of a symmetric kernel. In 2.27 they do not say which block does what."""
+    """The arguments of a symmetric kernel. In 2.27 they do not say which block does what."""
 
-    kernel: str  # NCCL's name, "AllReduce_RSxLD_AGxST"
-    works: tuple[SymmetricWork, ...]  # in the order of the kernel
+    kernel: str  # NCCL's name, such as "AllReduce_RSxLD_AGxST"
+    works: tuple[SymmetricWork, ...]  # in the order in which the kernel has them
     blocks: tuple[SymmetricBlock, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchedKernel:
-    """One kernel: its symbol without parameters ("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), grid, block and works."""
+    """One launched kernel: its symbol without parameters ("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), grid, block and
+    works."""
 
     name: str
-    channels: tuple[int, ...]  # one block each, ascending
+    channels: tuple[int, ...]  # one block for each, in ascending order
     threads: int
-    works: tuple[Work, ...]  # in the order of the kernel; none of a symmetric one
+    works: tuple[Work, ...]  # in the order in which the kernel has them; empty for a symmetric kernel
     symmetric: SymmetricLaunch | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Kernels of one call, or of one group of calls."""
+    """The kernels of one call, or of one group of calls."""
 
     kernels: tuple[LaunchedKernel, ...]
-    buffer_bytes: tuple[int, int, int]  # of a connection, by protocol: LL, LL128, Simple
+    buffer_bytes: tuple[int, int, int]  # buffer of a connection, by protocol: LL, LL128, Simple
     steps: int  # slots of a connection's buffer, NCCL_STEPS

@@ -33,10 +33,10 @@ SHAPE = (len(Collective), len(Algorithm), len(Protocol))
 class Tables(Framed):
     """The four tables of a communicator, indexed by NCCL's numbers [collective][algorithm][protocol].
 
-    ``bandwidth_gbs`` (1e9 B/s) is 0 where a cell does not exist or is off; ``reasons`` says why, by cell.
-    ``backup_gbs`` [collective][protocol] is the bandwidth of Ring for a collective that no other cell is left for; 0
-    without such a backup. Latencies and bandwidths are float32; ``max_threads`` and ``thread_thresholds_bytes`` are
-    int64 arrays [algorithm][protocol].
+    ``bandwidth_gbs`` (1e9 B/s) is 0 if a cell does not exist or is off; ``reasons`` says why, by cell. ``backup_gbs``
+    [collective][protocol] is the bandwidth of Ring for a collective for which no other cell is left; 0 without such a
+    backup. Latencies and bandwidths are float32; ``max_threads`` and ``thread_thresholds_bytes`` are int64 arrays
+    [algorithm][protocol].
     """
 
     latency_us: NDArray[np.float32]
@@ -47,7 +47,8 @@ class Tables(Framed):
     reasons: dict[tuple[Collective, Algorithm, Protocol], str]
 
     def columns(self) -> dict[str, Column]:
-        """One row per cell: names, latency_us, bandwidth_gbs, max_threads, thread_threshold_bytes, reason for a 0."""
+        """One row per cell: names, latency_us, bandwidth_gbs, max_threads, thread_threshold_bytes, and the reason if
+        the bandwidth is 0."""
         collective, algorithm, protocol = (index.ravel() for index in np.indices(SHAPE))
         return {
             "collective": NamedColumn(Collective, collective),
@@ -70,7 +71,7 @@ def tables(communicator: Comm) -> Tables:
 
 
 def empty(communicator: Comm) -> Tables:
-    """The tables before any latency and bandwidth is filled in: the parts that do not depend on a collective."""
+    """The tables before latencies and bandwidths are filled in, with the parts that do not depend on a collective."""
     return Tables(
         latency_us=np.zeros(SHAPE, np.float32),
         bandwidth_gbs=np.zeros(SHAPE, np.float32),
@@ -90,7 +91,8 @@ def fill(result: Tables, communicator: Comm, collective: Collective) -> None:
 
 
 def _back_up(result: Tables, communicator: Comm, collective: Collective) -> None:
-    """Keeps Ring's bandwidth from before NCCL_ALGO, in some releases, for collectives without any other bandwidth."""
+    """In releases that have it, keeps the bandwidth of Ring from before NCCL_ALGO, for collectives that have no other
+    bandwidth."""
     rules = communicator.rules.ring_backup
     if not rules:
         return
@@ -115,7 +117,7 @@ def _fill(result: Tables, point: ModelPoint) -> None:
 
 
 def _no_bandwidth(point: ModelPoint) -> str:
-    """The reason for which the bandwidth is 0, from the first rule that makes it so."""
+    """Why the bandwidth of a cell is 0, from the first rule that makes it so."""
     if not point.graph.channels:
         return enabled.too_few_channels(point)
     with trace.tracing(point.release.read_as) as steps:
@@ -142,7 +144,7 @@ def bandwidth_gbs(point: ModelPoint) -> Float:
 
 
 def _first_reason(point: ModelPoint, rules: Iterable[enabled.EnabledRule]) -> str | None:
-    for rule in rules:  # a loop: half the time of an expression, and this is asked of every cell
+    for rule in rules:  # a loop takes half the time of an expression, and every cell needs this
         if reason := rule(point):
             return reason
     return None
@@ -165,7 +167,7 @@ def _max_threads(communicator: Comm) -> NDArray[np.int64]:
 def _requested_threads(communicator: Comm, row: Threads, default: int) -> int:
     """A thread count from the environment, or ``default``.
 
-    NCCL replaces a count that is no multiple of a warp by the largest (sic).
+    NCCL replaces a count that is not a multiple of a warp's size by the largest count (sic).
     """
     requested = -2 if row.env is None else communicator.environment.c_int(row.env, -2)
     if requested <= 0:
@@ -192,7 +194,8 @@ def _thread_thresholds_bytes(communicator: Comm) -> NDArray[np.int64]:
 
 
 def _requested_thresholds(environment: Environment) -> list[int]:
-    """NCCL_THREAD_THRESHOLDS: up to six numbers, Tree then Ring, read as sscanf does, up to the first non-number."""
+    """NCCL_THREAD_THRESHOLDS: up to six numbers, first for Tree, then for Ring. As with sscanf, reading stops at the
+    first text that is no number."""
     text = environment.text("NCCL_THREAD_THRESHOLDS") or ""
     numbers: list[int] = []
     while len(numbers) < 6 and (match := NUMBER.match(text)):
@@ -202,7 +205,7 @@ def _requested_thresholds(environment: Environment) -> list[int]:
 
 
 class PrintedNumbers(NamedTuple):
-    """Table that a release prints: us and GB/s, arrays [collective][algorithm][protocol], and threads.
+    """The table that a release prints: us and GB/s as arrays [collective][algorithm][protocol], and threads.
 
     ``max_threads`` is an array [algorithm][protocol].
 
@@ -231,10 +234,10 @@ def as_used(communicator: Comm, tables: Tables) -> PrintedNumbers:
 
 @PRINT_RULES(nccl.TUNING_INIT(since="2.31.2"))
 def before_exclusions(communicator: Comm, tables: Tables) -> PrintedNumbers:
-    """Prints -1 if an algorithm does not do a collective; cells that NCCL_ALGO or similar variables exclude keep their
-    numbers.
+    """This release prints -1 if an algorithm does not do a collective. Cells that NCCL_ALGO or similar variables
+    exclude keep their numbers.
 
-    Prints 0 if NCCL never made an algorithm's model, as for CollNet without a network that reduces, and -1 for PAT if
+    It prints 0 if NCCL never computed an algorithm, as for CollNet without a network that reduces, and -1 for PAT if
     NCCL gave it up. Units and shapes are those of :func:`as_used`.
     """
     latencies_us, bandwidths_gbs = np.zeros(SHAPE, np.float32), np.zeros(SHAPE, np.float32)
@@ -253,7 +256,8 @@ def before_exclusions(communicator: Comm, tables: Tables) -> PrintedNumbers:
 
 
 def lines(numbers: PrintedNumbers, algorithms: int, together: int = 3) -> list[str]:
-    """The first ``algorithms`` as NCCL prints them, ``together`` a block; cells are latency (us) / bandwidth (GB/s)."""
+    """The lines that NCCL prints for the first ``algorithms``, with ``together`` of them in a block; cells are latency
+    (us) / bandwidth (GB/s)."""
     there = list(Algorithm)[:algorithms]
     blocks = [there[start : start + together] for start in range(0, len(there), together)]
     return [line for block in blocks for line in _block(numbers, block, together)]
@@ -261,7 +265,7 @@ def lines(numbers: PrintedNumbers, algorithms: int, together: int = 3) -> list[s
 
 def _block(numbers: PrintedNumbers, block: list[Algorithm], together: int) -> list[str]:
     names = "".join(f" {'':>14}   {algorithm.name:>14}   {'':>14} |" for algorithm in block)
-    # sic: the protocols are printed for three algorithms even where the last block has fewer
+    # sic: the protocols are printed for three algorithms even if the last block has fewer
     protocols = "".join(f" {protocol.name:>14} |" for _ in range(together) for protocol in Protocol)
     printed = [f"  Algorithm   |{names}", f"  Protocol    |{protocols}"]
     if numbers.max_threads is not None:

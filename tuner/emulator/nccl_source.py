@@ -1,7 +1,7 @@
 """The functions of NCCL that contain rules, by file.
 
-A rule's registration says since when: ``nccl.TOPO_TUNE_MODEL(since="2.18.1")``. In 2.31 the model moved from src/graph
-to src/tuning, and src/enqueue.cc to src/enqueue.
+A rule's registration also says since which release: ``nccl.TOPO_TUNE_MODEL(since="2.18.1")``. In 2.31 the model moved
+from src/graph to src/tuning, and src/enqueue.cc to src/enqueue.
 """
 
 from functools import partial

@@ -22,20 +22,21 @@ from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.rules.launch import Piece
 from tuner.emulator.selection import MAX_BYTES, Picks, Selection
 
-FOLLOWED_BYTES = 1 << 40  # how far ranges are followed
+FOLLOWED_BYTES = 1 << 40  # the largest size up to which ranges are followed
 Labels = NDArray[np.int64]
-Asked = Callable[[int], object]  # of a size in bytes; NoAlgorithm if NCCL runs nothing
-LaunchFunction = Callable[[RuleCall, Tables, SizeArray, int], tuple[IntArray, IntArray]]  # with a tuner's channels
+Asked = Callable[[int], object]  # called with a size in bytes; raises NoAlgorithm if NCCL runs nothing
+# Gets the channels that a tuner names
+LaunchFunction = Callable[[RuleCall, Tables, SizeArray, int], tuple[IntArray, IntArray]]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ranges(Framed):
     """Ranges of nBytes, [range], without gaps; both ends belong to a range.
 
-    ``algorithm`` and ``protocol`` are NCCL's numbers. If only these two delimit ranges, ``channels`` and ``threads``
-    belong to a range's first size. ``bypass`` names what runs calls that bypass the algorithms; their algorithm and
-    protocol are -1 and their channels are blocks. It is None for other calls, and empty if no call can bypass the
-    algorithms.
+    ``algorithm`` and ``protocol`` are NCCL's numbers. If only these two delimit the ranges, ``channels`` and
+    ``threads`` are those of the range's first size. ``bypass`` names the kernel or copy engine of calls that bypass the
+    algorithms; their algorithm and protocol are -1, and their channels are blocks. It is None for other calls, and
+    empty if no call can bypass the algorithms.
     """
 
     from_bytes: SizeArray
@@ -50,7 +51,7 @@ class Ranges(Framed):
         return len(self.from_bytes)
 
     def merged(self, whole: bool = True) -> "Ranges":
-        """Merges equal neighbours; if not ``whole``, also those that differ in channels and threads."""
+        """Merges equal neighbours; if not ``whole``, also neighbours that only differ in channels and threads."""
         numbers = (self.algorithm, self.protocol, *((self.channels, self.threads) if whole else ()))
         labels = list(zip(self.bypass or (None,) * len(self), *(each.tolist() for each in numbers), strict=True))
         kept = [row for row, label in enumerate(labels) if not row or label != labels[row - 1]]
@@ -66,7 +67,8 @@ class Ranges(Framed):
         )
 
     def columns(self) -> dict[str, Column]:
-        """One row per range: from_bytes, to_bytes, algorithm, protocol, channels, threads; bypass if some calls may."""
+        """One row per range: from_bytes, to_bytes, algorithm, protocol, channels, threads; and bypass, if calls may
+        bypass the algorithms."""
         columns = arrays_of(self, "from_bytes", "to_bytes", "algorithm", "protocol", "channels", "threads")
         return columns | ({"bypass": self.bypass} if self.bypass else {})
 
@@ -104,8 +106,8 @@ def launches(selection: Selection, request: Request, low: int | None = None, hig
     """The ranges in which algorithm, protocol, channels and threads stay the same.
 
     ``low`` is by default one element (of each rank if nBytes covers all ranks), and ``high`` is lowered to the largest
-    size that NCCL accepts. Errors: NoAlgorithm; BadInput for what is not emulated, for windows, and if channels change
-    at too many sizes.
+    size that NCCL accepts. NoAlgorithm if NCCL picks nothing. BadInput for what is not emulated, for windows, and if
+    channels change at too many sizes.
     """
     return classic_launches(selection, request, *_ends(selection, request, low, high))
 
@@ -116,7 +118,8 @@ def combinations(selection: Selection, request: Request, low: int | None = None,
 
 
 def classic_launches(selection: Selection, request: Request, low: int, high: int) -> Ranges:
-    """:func:`launches` on the classic path, also for calls that leave it; NCCL has to accept both ends there."""
+    """:func:`launches` on the classic path, also for calls that bypass it. NCCL has to accept both ends on that
+    path."""
     picks = _combinations(selection, request, low, high, with_channels=True)
     starts, picked = picks.bytes, picks.combinations
     named = selection.tuner_answers(request, starts).channels
@@ -133,7 +136,7 @@ def classic_launches(selection: Selection, request: Request, low: int, high: int
     def bounded(sizes: SizeArray) -> Labels:
         return _by_cell(selection, request, bound_of, (*cells(sizes), sizes))
 
-    # Only where these change may channels and threads jump; in between, they turn where the rule says.
+    # Channels and threads may jump only at sizes where these change; in between, the rule says where they turn.
     pieces = breakpoints.find(bounded, low, high, starts, steps=0)
     ends = np.append(pieces[1:] - np.uint64(1), np.uint64(high))
     turning = [
@@ -154,13 +157,14 @@ def classic_launches(selection: Selection, request: Request, low: int, high: int
 
 
 def classic_combinations(selection: Selection, request: Request, low: int, high: int) -> Ranges:
-    """:func:`combinations` on the classic path, also for calls that leave it, as in :func:`classic_launches`."""
+    """:func:`combinations` on the classic path, also for calls that bypass it, as in :func:`classic_launches`."""
     picks = _combinations(selection, request, low, high)
     return _ranges(picks.bytes, np.column_stack([picks.combinations, picks.channels, picks.threads]), high)
 
 
 def largest(selection: Selection, request: Request, most: int = MAX_BYTES) -> int:
-    """The largest size up to ``most`` that NCCL accepts (through 2.28: below an hour); 0 if it accepts no size."""
+    """The largest size up to ``most`` that NCCL accepts; 0 if it accepts no size. Up to 2.28, such a size must take
+    less than an hour."""
     return _largest(lambda size: selection.pick(request, size), 1, most)
 
 
@@ -186,7 +190,7 @@ def breaks(selection: Selection) -> list[int]:
 
 
 def check_classic(selection: Selection, request: Request) -> None:
-    """BadInput if these calls may bypass the algorithms at some size."""
+    """Raises BadInput if these calls may bypass the algorithms at some size."""
     if selection.may_leave_classic_path(request):
         windows = bool(request.symmetric)
         what = "buffers window" if windows else ", ".join(selection.communicator.release.environment.symmetric_kernels)
@@ -195,16 +199,17 @@ def check_classic(selection: Selection, request: Request) -> None:
 
 
 def ends(low: int | None, high: int, unit_bytes: int, asked: Asked) -> tuple[int, int]:
-    """The sizes to look at: from ``unit_bytes`` by default, to the largest that can be ``asked`` without NoAlgorithm.
+    """The first and the last size to look at: by default ``unit_bytes``, and the largest size for which ``asked`` does
+    not raise NoAlgorithm.
 
-    Errors: BadInput for invalid sizes; NoAlgorithm if no size can be asked.
+    BadInput for invalid sizes, NoAlgorithm if ``asked`` raises it for every size.
     """
     low, high = whole(unit_bytes if low is None else low, "low"), whole(high, "high")
     if not 1 <= low <= high <= MAX_BYTES:
         raise BadInput(f"sizes from {low} to {high} bytes; valid: 1 to 2**62, the first not above the last")
     most = _largest(asked, min(low, unit_bytes), high)
     if not most:
-        asked(low)  # which says why
+        asked(low)  # raises the error that says why
     if low > most:
         raise BadInput(f"sizes from {low} bytes; valid: to {most}, the largest that NCCL takes here")
     return low, most
@@ -221,7 +226,7 @@ def _combinations(selection: Selection, request: Request, low: int, high: int, w
     tuner = selection.communicator.tuner
 
     def ranked(sizes: SizeArray) -> Labels:
-        # All candidates in their order, so that no crossing hides between two sizes.
+        # looks at all candidates in their order, so that no crossing hides between two sizes
         times_us, picked = selection.ranked(request, sizes)
         return np.column_stack([np.argsort(times_us, axis=1, kind="stable"), picked])
 
@@ -247,7 +252,7 @@ def _combinations(selection: Selection, request: Request, low: int, high: int, w
 def _by_cell(
     selection: Selection, request: Request, rule: LaunchFunction, at: tuple[Labels, Labels, SizeArray]
 ) -> Labels:
-    """A row for each size: its combination, and the channels and threads that the rule computes for that.
+    """One row for each size: its combination, and the channels and threads that the rule computes for this combination.
 
     ``at`` has the combination, the channels that a tuner names (0: none), and the size, each [size].
     """
@@ -288,7 +293,7 @@ def answers(
 ) -> Ranges:
     """:func:`tuner.emulator.ranges.launches` of any call, or, if not ``whole``, its ``combinations``.
 
-    The ranges end before sizes at which classic channels change too often to follow. Errors: NoAlgorithm, BadInput.
+    The ranges end before sizes at which classic channels change too often to follow. Raises NoAlgorithm and BadInput.
     """
     if not selection.may_leave_classic_path(request):
         return followed(selection, request, low, high) if whole else combinations(selection, request, low, high)
@@ -301,7 +306,7 @@ def answers(
     try:
         most = ends(low, high, low, lambda size: selection.classic_pick(request, size))[1]
         picks = classic_combinations(selection, request, low, most).from_bytes
-    except NoAlgorithm:  # of any of these sizes
+    except NoAlgorithm:  # some of these sizes have no algorithm
         picks = np.zeros(0, np.uint64)
     starts = np.union1d(_answer_starts(selection, request, (low, high), picks), picks)
     found = _answer_ranges(selection, request, starts, high)
@@ -309,7 +314,7 @@ def answers(
 
 
 def followed(selection: Selection, request: Request, low: int | None, high: int) -> Ranges:
-    """:func:`launches` as far as they can be followed."""
+    """:func:`launches`, up to the size to which they can be followed."""
     while True:
         try:
             return launches(selection, request, low, high)
@@ -331,7 +336,8 @@ def goes_on(selection: Selection, request: Request, last: int, high: int) -> boo
 
 
 def _with_launches(selection: Selection, request: Request, found: Ranges) -> Ranges:
-    """The ranges, cut where channels or threads of the classic path change, up to where these can be followed."""
+    """The ranges, also cut at sizes where channels or threads of the classic path change, as far as these can be
+    followed."""
     starts = [found.from_bytes]
     for start, end, kernel in zip(found.from_bytes.tolist(), found.to_bytes.tolist(), found.bypass, strict=True):
         try:
@@ -362,15 +368,15 @@ def _answer_ranges(selection: Selection, request: Request, starts: SizeArray, hi
 
 
 def _answer_starts(selection: Selection, request: Request, between: tuple[int, int], breaks: SizeArray) -> SizeArray:
-    """The sizes from the first to the second of ``between`` at which kernel, blocks or threads change.
+    """The sizes between the two of ``between`` at which the kernel, blocks or threads change.
 
-    ``breaks`` are sizes at which the classic pick changes, on which the paths may depend.
+    ``breaks`` are sizes at which the classic pick changes, because the kernel may depend on that pick.
     """
     weighed = _Numbered(lambda sizes: [_weighed(selection, request, size) for size in sizes.tolist()])
     paths = _Numbered(lambda sizes: selection.non_classic_paths(request, sizes))
 
     def ranked(sizes: SizeArray) -> NDArray[np.int64]:
-        # All kernels in their order on the blocks of the model, so that no crossing hides between two sizes.
+        # looks at all kernels in their order on the model's blocks, so that no crossing hides between two sizes
         return np.column_stack([paths.of(sizes), weighed.of(sizes)])
 
     ranks = breakpoints.find(ranked, *between, breaks, steps=0)
@@ -389,21 +395,22 @@ def _weighed(selection: Selection, request: Request, size: int) -> tuple[tuple[s
 
 
 def _cells(selection: Selection, request: Request, most: int) -> SizeArray:
-    """The first size with each number of cells, as long as one more cell may change how ``most`` blocks are used."""
+    """The first size with each number of cells, up to the number above which one more cell changes nothing for ``most``
+    blocks."""
     communicator = selection.communicator
     each = communicator.release.symmetric.cell_bytes * request.parts(communicator.ranks)
     return np.arange(most * most, dtype=np.uint64) * np.uint64(each) + np.uint64(request.unit_bytes(communicator.ranks))
 
 
 class _Numbered(Generic[Answer]):
-    """Numbers the answers to sizes by their place in ``seen``, so that equal answers have equal numbers."""
+    """Numbers the answers to sizes by their index in ``seen``, so that equal answers have equal numbers."""
 
     def __init__(self, answers: Callable[[SizeArray], list[Answer]]) -> None:
         self.seen: list[Answer] = []
         self._answers, self._numbers = answers, dict[Answer, int]()
 
     def of(self, sizes: SizeArray) -> NDArray[np.int64]:
-        """Numbers of the answers to sizes, [size]."""
+        """The numbers of the answers to sizes, [size]."""
         return np.array([self._number(answer) for answer in self._answers(sizes)], np.int64)
 
     def _number(self, answer: Answer) -> int:

@@ -1,4 +1,5 @@
-"""One kind of call, as rules see it and as Python users describe it, and what can run it instead of the algorithms."""
+"""One kind of call, as rules see it and as Python users describe it, and what can carry it instead of the
+algorithms."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -11,7 +12,7 @@ from tuner.base.errors import BadInput, did_you_mean, one_of
 from tuner.base.names import SYMMETRIC, Buffers, Collective, DataType, Op, Sides, Windows, by_name, windows_of
 from tuner.base.numerics import FloatArray, IntArray, SizeArray, log2i_array
 
-# Sums that scale: ncclDevPreMulSum for floats, ncclDevSumPostDiv for integers.
+# Operations that scale: ncclDevPreMulSum for floats, ncclDevSumPostDiv for integers.
 SCALING_OPS = (Op.avg,)
 FP8 = (DataType.float8e4m3, DataType.float8e5m2)
 
@@ -21,14 +22,14 @@ class CallConfiguration:
     """A call's own configuration, NCCL's ncclCollConfig_t (2.31.2 and later); None: not set."""
 
     alg_selection: str | None = None
-    force_alg_selection: int | None = None  # 1 where it is not set: a selection that cannot be met is an error
+    force_alg_selection: int | None = None  # if not set, it counts as 1: a selection that cannot be met is an error
     min_ctas: int | None = None
     max_ctas: int | None = None
     nvls_ctas: int | None = None
 
     @property
     def alone(self) -> bool:
-        """Whether NCCL chooses for the call, and launches it, apart from the other calls of its group."""
+        """Whether NCCL chooses for the call and launches it separately from the other calls of its group."""
         return bool(self.alg_selection) or any(
             number is not None for number in (self.min_ctas, self.max_ctas, self.nvls_ctas)
         )
@@ -46,7 +47,7 @@ CALL_FIELDS = {
     "maxCTAs": "max_ctas",
     "nvlsCTAs": "nvls_ctas",
 }
-WITHOUT_EFFECT = ("cgaClusterSize", "userProfilerTag")  # on any choice
+WITHOUT_EFFECT = ("cgaClusterSize", "userProfilerTag")  # fields that affect no choice
 FIELDS = (*CALL_FIELDS, *WITHOUT_EFFECT)
 
 
@@ -54,9 +55,9 @@ INT32 = range(-(2**31), 2**31)
 
 
 def parse_call_configuration(given: Mapping[str, str | int]) -> CallConfiguration | None:
-    """The configuration of calls from its fields by NCCL's names; None without any.
+    """The configuration of calls, from its fields by NCCL's names; None without any.
 
-    BadInput for an unknown field, and for a value that ends the call.
+    BadInput for an unknown field, and for a value with which the call fails.
     """
     if not given:
         return None
@@ -97,7 +98,7 @@ class Request:
     buffers: Buffers = Buffers.plain
     preset_channels: int = 0
     in_place: bool = False
-    windows: Windows = SYMMETRIC  # of buffers in windows
+    windows: Windows = SYMMETRIC  # for buffers in windows
     configuration: CallConfiguration | None = None
 
     @property
@@ -114,7 +115,7 @@ class Request:
 
     @property
     def moves_only(self) -> bool:
-        """Whether the collective reduces nothing (AllGather, Broadcast); NCCL runs it on bytes."""
+        """Whether the collective reduces nothing (AllGather, Broadcast). NCCL runs such a collective on bytes."""
         return self.collective in (Collective.AllGather, Collective.Broadcast)
 
     @property
@@ -135,20 +136,20 @@ class Request:
 
     @property
     def spreads(self) -> bool:
-        """Whether nBytes is the count of all ranks together (AllGather, ReduceScatter)."""
+        """Whether nBytes counts the data of all ranks together (AllGather, ReduceScatter)."""
         return self.collective in (Collective.AllGather, Collective.ReduceScatter)
 
     def parts(self, ranks: int) -> int:
-        """Number of counts in nBytes: one for each rank if nBytes covers all ranks together, else 1."""
+        """The number of parts in nBytes: one for each rank if nBytes covers all ranks together, else 1."""
         return ranks if self.spreads else 1
 
     def unit_bytes(self, ranks: int) -> int:
-        """Bytes that the nBytes of a call is a multiple of: one element in each part."""
+        """The nBytes of a call is a multiple of this number: one element in each part."""
         return self.dtype.size_bytes * self.parts(ranks)
 
 
 def ring_steps(collective: Collective, ranks: int) -> int:
-    """Steps of a ring for a collective (nsteps)."""
+    """The steps of a ring for a collective (nsteps)."""
     if collective is Collective.AllReduce:
         return 2 * (ranks - 1)
     return ranks - 1 if collective in (Collective.AllGather, Collective.ReduceScatter) else ranks
@@ -172,7 +173,7 @@ class MessageSizes:
 
 
 class CallKind(TypedDict, total=False):
-    """A call apart from its collective and size; by default float32, sum, plain buffers, out of place.
+    """The kind of a call, without its collective and size; by default float32, sum, plain buffers, out of place.
 
     ``config``: fields of ncclCollConfig_t, the call's own configuration. If ``buffers`` is "window", ``windows`` says
     which buffers are in windows ("send", "receive", "both"; the other is plain), and ``window_flags`` which flags these
@@ -204,20 +205,21 @@ def request(collective: Collective | str, **kind: Unpack[CallKind]) -> Request:
     )
 
 
-# A collective off the classic path: no algorithm, protocol and channels, but a kernel of another kind or none.
+# What carries a collective that bypasses the algorithms: no algorithm, protocol and channels, but a kernel of another
+# kind or none.
 
 
 @dataclass(frozen=True, slots=True)
 class NonClassicPath:
-    """Kernel or copy engines that do a call instead of an algorithm; a copy engine runs no kernel."""
+    """The kernel or the copy engines that carry a call instead of an algorithm. Copy engines run no kernel."""
 
     kernel: str | None  # NCCL's name, such as "AllReduce_AGxLL_R"; None: copy engines
     blocks: int
-    threads: int  # of a block
+    threads: int  # threads of a block
 
     @property
     def name(self) -> str:
-        """Name of what does the call, as commands print it."""
+        """The name of what carries the call, as commands print it."""
         return "copy engines" if self.kernel is None else f"symmetric kernel {self.kernel}"
 
 

@@ -1,4 +1,5 @@
-"""Serving engines: which of an engine's implementations carries an AllReduce of a size, and what is left to NCCL.
+"""Serving engines: which of an engine's AllReduce implementations carries a message of a given size, and when NCCL
+does.
 
 ``tables/engines/ENGINE/RELEASE.toml`` has an engine's implementations in the order in which it tries them, each with
 its conditions. :mod:`tuner.engines.releases` reads a table and its parents, :mod:`tuner.engines.switches` what the user

@@ -1,4 +1,4 @@
-"""Who carries an AllReduce: the first implementation of an engine whose conditions all hold for the size."""
+"""Who carries an AllReduce: an engine's first implementation whose conditions all hold for the size."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,7 +13,8 @@ from tuner.engines.rules import Condition, condition, sizes_of, unsure_sizes
 from tuner.engines.situation import Situation
 from tuner.engines.sizes import NONE, Sizes
 
-SWITCHES = ("engines.switch", "engines.switch-is-set", "engines.off")  # what turns away whatever else is not known
+# Conditions that turn an implementation away whatever else is not known
+SWITCHES = ("engines.switch", "engines.switch-is-set", "engines.off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,8 @@ class CarriedRange:
 
 
 class Carriers:
-    """The implementations of a release in a situation. Raises the rules' errors, all BadInput, when sizes are first
-    asked for.
-    """
+    """The implementations of an engine's release in a situation. The first request for sizes raises the rules' errors,
+    all of them BadInput."""
 
     def __init__(self, situation: Situation, release: EngineRelease) -> None:
         self.situation = situation
@@ -44,7 +44,7 @@ class Carriers:
         return self.release.implementations[self._number(nbytes)]
 
     def _number(self, nbytes: int) -> int:
-        """Index of the implementation that carries a size; NCCL is the last, and takes what is left."""
+        """Index of the implementation that carries a size; NCCL is the last one, and carries what no other does."""
         return next((number for number, each in enumerate(self.sizes[:-1]) if nbytes in each), len(self.sizes) - 1)
 
     @cached_property
@@ -54,7 +54,8 @@ class Carriers:
         return NumberTable(self._number, borders, {number for each in self.sizes for number in each.multiples()})
 
     def turned_away(self, nbytes: int) -> tuple[tuple[Implementation, Finding], ...]:
-        """Each implementation before the one that carries a size, with the first condition that turned it away."""
+        """Each implementation that comes before the carrier of this size, with the first condition that turned it
+        away."""
         away = []
         for each in self.release.implementations:
             failed = self.failed_condition(each, nbytes)
@@ -67,8 +68,8 @@ class Carriers:
     def compared(self, nbytes: int) -> bool:
         """Whether everything that decides who carries a size was compared with the engine's own functions.
 
-        An implementation that was not compared may come before the carrier if a switch keeps it off. What the engine
-        decides by measuring or allocating at its start also counts as not compared.
+        An uncompared implementation before the carrier does not matter if a switch keeps it off. What the engine
+        decides at its start, by measuring or allocating, counts as not compared.
         """
         away = self.turned_away(nbytes)
         if any(nbytes in sizes for several in self._unsure[: len(away) + 1] for sizes in several):
@@ -90,7 +91,8 @@ class Carriers:
         return None
 
     def ranges(self, low_bytes: int, high_bytes: int, step: int = 1) -> Sequence[CarriedRange]:
-        """The borders between implementations for multiples of ``step`` bytes from ``low_bytes`` to ``high_bytes``.
+        """The ranges of sizes that one implementation carries, for multiples of ``step`` bytes from ``low_bytes`` to
+        ``high_bytes``.
 
         Only multiples of the bytes that implementations require are answered: if a kernel needs multiples of 16 bytes,
         and ``step`` is the size of an element, the ranges are those of multiples of 16 bytes; other sizes, which fall

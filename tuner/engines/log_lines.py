@@ -1,5 +1,5 @@
-"""Lines of an engine's own log about AllReduce: which implementations are on, and which are off although usual or asked
-for.
+"""Lines of an engine's own log about AllReduce: which implementations are on, and which are off although they are
+usually on or were asked for.
 
 ``tables/engines/log_lines.toml`` has a row for each line that an engine prints; to recognise another line, add a row.
 """
@@ -15,7 +15,7 @@ from tuner.base.findings import Severity
 from tuner.engines import releases
 
 TABLE = "log_lines.toml"
-MOST_LINE_BYTES = 1 << 16  # what is beyond this of a line is left out
+MOST_LINE_BYTES = 1 << 16  # what a line has beyond this is left out
 FACTS = ("detail", "ranks", "capability")
 
 
@@ -38,8 +38,9 @@ class MissingLine:
 class EngineLog:
     """What a log says about the engine that wrote it; fields are None or empty if the log does not say them.
 
-    ``enabled`` are names of implementations in the order in which the engine asks them, said in ``enabled_line``.
-    ``switches`` are the engine's variables and arguments by name, with their values ("True" for an argument without).
+    ``enabled`` are names of implementations in the order in which the engine asks them; ``enabled_line`` is the line
+    that says so. ``switches`` are the engine's variables and arguments by name, with their values ("True" for an
+    argument without).
     """
 
     engine: str
@@ -56,9 +57,8 @@ class EngineLog:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of the table: with ``of`` it is a fact, with ``code``, ``implementations`` and ``severity`` something
-    missing.
-    """
+    """A row of the table of log lines. A row with ``of`` is about a fact; a row with ``code``, ``implementations`` and
+    ``severity`` is about something missing."""
 
     kind: str
     engine: str
@@ -93,13 +93,14 @@ def _rows() -> tuple[_Row, ...]:
 
 @cache
 def names(engine: str) -> Mapping[str, str]:
-    """The tables' names of an engine's implementations by the names in its log; empty if it prints none."""
+    """The tables' names of an engine's implementations, by the names in the engine's log; empty if the log prints
+    none."""
     found: Mapping[str, str] = tables.toml(tables.folder() / releases.FOLDER / TABLE)["names"].get(engine, {})
     return found
 
 
 def says_any(content: bytes) -> bool:
-    """Whether a log has any of an engine's lines about AllReduce; only lines with a mark are read."""
+    """Whether a log has any of an engine's lines about AllReduce; only lines that contain a mark are read."""
     marked = [row for row in _rows() if row.mark in content]
     return _may_say(marked) and any(
         next(_found(marked, line[:MOST_LINE_BYTES]), None) is not None for line in _near(marked, content)
@@ -111,7 +112,7 @@ def _may_say(marked: Sequence[_Row]) -> bool:
 
 
 def _near(marked: Sequence[_Row], content: bytes) -> Iterator[bytes]:
-    """Lines that have a mark."""
+    """The lines that have a mark."""
     for row in marked:
         at = content.find(row.mark)
         while at >= 0:

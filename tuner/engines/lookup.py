@@ -1,10 +1,11 @@
-"""Looks up the number that a table gives a size: by its range, and by the powers of two that divide it.
+"""Looks up the number that a table assigns to a size, which depends on the size's range and on the powers of two that
+divide it.
 
 The look-up runs in C (csrc/picks/lookup.c), or in NumPy if C is not built.
 
-A tensor's implementation changes at some sizes, to the byte, and differs between multiples of 16 bytes and the sizes
-between them. So the sizes fall into kinds, by the largest of the table's powers of two that divides them, and each kind
-has ranges without gaps.
+The implementation that carries a tensor changes at certain sizes, to the byte, and differs between multiples of 16
+bytes and the sizes between them. So the sizes fall into kinds, by the largest of the table's powers of two that divides
+them, and each kind has ranges without gaps.
 """
 
 import ctypes
@@ -27,7 +28,7 @@ LOWEST_BYTE = 256
 DOUBLE_BITS, DOUBLE_BIAS = 53, 1023
 SEARCH = (-1, -1)
 OCTAVE = np.dtype([("border", np.uint64), ("numbers", np.int8, 8)])  # struct number_octave of csrc/picks/lookup.h
-Ranges = Sequence[tuple[int, int]]  # the first size of each, and the number of its sizes
+Ranges = Sequence[tuple[int, int]]  # the first size of each range, and the number of its sizes
 
 
 class _Table(ctypes.Structure):
@@ -43,7 +44,7 @@ class _Table(ctypes.Structure):
 
 
 class NumberTable:
-    """Table of what ``number`` returns for every size from 1 to 2**62 bytes.
+    """A table of the values of the function ``number`` for every size from 1 to 2**62 bytes.
 
     The number only changes at ``borders`` (first sizes of ranges, in bytes) and with the ``multiples`` that divide a
     size (powers of two in bytes, up to 256). Numbers are 0 to 127.
@@ -82,7 +83,7 @@ class NumberTable:
             raise _no_sizes(sizes)
         found = np.empty(len(sizes), np.int8)
         for multiple, from_bytes, numbers in zip(self.multiples, self.from_bytes, self.numbers, strict=True):
-            here = sizes % np.uint64(multiple) == 0  # what a larger one divides is written again
+            here = sizes % np.uint64(multiple) == 0  # sizes that a larger multiple divides are overwritten later
             found[here] = numbers[np.searchsorted(from_bytes, sizes[here], side="right") - 1]
         return found
 
@@ -95,7 +96,7 @@ def _no_sizes(sizes: SizeArray) -> BadInput:
 def _ranges(
     number: Callable[[int], int], ends: Sequence[int], multiple: int, following: int
 ) -> Iterator[tuple[int, int]]:
-    """First sizes of the ranges in which the sizes of a kind have one number, each with that number.
+    """The ranges of a kind of sizes in which the number stays the same: the first size of each, and its number.
 
     A kind consists of the multiples of ``multiple``, without the multiples of ``following`` unless that is 0.
     """
@@ -104,14 +105,14 @@ def _ranges(
         size = -(-border // multiple) * multiple
         if following and size % following == 0:
             size += multiple
-        if size < end and number(size) != before:  # else none of the kind is in between
+        if size < end and number(size) != before:  # otherwise no size of the kind is in between
             yield (1 if before is None else border), number(size)
             before = number(size)
 
 
 def _octaves(kind: Ranges) -> NDArray[Any]:
-    """For each power of two, the number of this size, and at which size and to what the number changes before the next
-    power.
+    """For each power of two: its own number, the size at which the number changes before the next power, and the number
+    from there on.
 
     -1 if it changes more than once, and for sizes that a double cannot represent exactly: C then searches the ranges.
     Rows are in the order of the last six bits of a double's exponent.
@@ -128,7 +129,7 @@ def _octaves(kind: Ranges) -> NDArray[Any]:
 
 @cache
 def _library() -> Any:
-    """csrc/picks; None if it was not built, or from older sources."""
+    """The library csrc/picks; None if it was not built, or was built from older sources."""
     address, count = ctypes.c_void_p, ctypes.c_size_t
     try:
         library: Any = ctypes.CDLL(str(shared_object("nccl_tuner_picks")))

@@ -1,4 +1,4 @@
-"""Measured times of engines' whole AllReduce, as others published them: ``tables/engines/measured.toml``."""
+"""Measured times of whole AllReduce calls by engines, as others published them: ``tables/engines/measured.toml``."""
 
 from functools import cache
 from typing import Any
@@ -12,10 +12,10 @@ TABLE = "measured.toml"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAllReduce:
-    """Time of an engine's AllReduce in microseconds, as it was measured in a CUDA graph on one node.
+    """The time of an engine's AllReduce in microseconds, measured in a CUDA graph on one node.
 
-    ``engine`` is the release that was measured, which may carry the size in another way than a later release;
-    ``source`` says who published it.
+    ``engine`` is the release that was measured; a later release may carry the same size with another implementation.
+    ``source`` says who published the time.
     """
 
     engine: str
@@ -27,9 +27,10 @@ class MeasuredAllReduce:
 
 
 def measured(engine: str, gpu: str, ranks: int, dtype: str) -> dict[int, MeasuredAllReduce]:
-    """The measured times of an engine by sizes in bytes; empty for GPUs, ranks and types that were not measured.
+    """The measured times of an engine by size in bytes; empty for GPUs, numbers of ranks and data types that were not
+    measured.
 
-    ``gpu`` is a chip's name, such as H100. Times between these sizes are not known: nothing is interpolated.
+    ``gpu`` is a chip's name, such as H100. Nothing is interpolated between the measured sizes.
     """
     table = _table()
     if dtype != table["dtype"]:

@@ -1,4 +1,5 @@
-"""The environment that an engine gives NCCL: variables that it sets, and those that it leaves to the user."""
+"""The environment variables that NCCL gets from an engine: those that the engine sets, and those that it leaves to the
+user."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +11,7 @@ Given = Mapping[str, Any]
 
 
 def given(situation: Situation, release: EngineRelease, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that NCCL gets: the user's, as the engine changes and completes them."""
+    """The variables that NCCL gets: the user's, as changed and completed by the engine."""
     made = dict(environment)
     for each in release.nccl_environment:
         RULES[each["rule"]](situation, each, made)

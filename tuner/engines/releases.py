@@ -1,4 +1,4 @@
-"""Releases of serving engines: their tables in ``tables/engines``, each completed by its parent's."""
+"""The releases of serving engines: their tables in ``tables/engines``, each of which completes its parent's."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,11 +19,11 @@ class Implementation:
     size.
 
     ``conditions`` are tables, each with the ``rule`` that reads it. ``nccl``: NCCL itself carries the call, on plain
-    buffers or, with ``windows``, on symmetric ones. ``compared``: the engine's own functions were run and agreed;
-    otherwise the conditions are by source. ``source`` is the file of the engine. ``exchange`` says by which collectives
-    tokens go to experts, ``allgather`` (and ReduceScatter back) or ``allreduce``; empty for kernels of its own, which
-    with ``pads_rows`` need the same number of rows on every rank. ``gathers`` is the AllGather that it carries; empty
-    means any.
+    buffers or, with ``windows``, on buffers in symmetric windows. ``compared``: the engine's own functions were run and
+    agreed; otherwise the conditions are by source. ``source`` is the engine's file that says so. ``exchange`` says
+    which collectives bring tokens to experts: ``allgather`` (and ReduceScatter back) or ``allreduce``. It is empty for
+    an engine's own kernels; with ``pads_rows``, these need the same number of rows on every rank. ``gathers`` is the
+    kind of AllGather that it carries; empty means any.
     """
 
     name: str
@@ -45,15 +45,16 @@ class EngineRelease:
     ``experts`` are the implementations that bring tokens of data-parallel attention to experts and back, empty if they
     are not known. ``attention_dp`` says under ``scheme`` which collectives data-parallel attention makes
     (:mod:`tuner.answers.serving_calls`), and under ``group_without`` which implementations a group within data-parallel
-    attention does not have. ``gathers`` may carry an AllGather in NCCL's place. ``windows`` has the conditions under
-    which buffers are in symmetric windows, and by collective which of its two buffers are; ``gathered_embedding`` those
-    under which embeddings are gathered instead of summed. ``without_split_experts`` are the implementations that the
-    engine lacks if experts are split.
+    attention does not have. ``gathers`` are the implementations that may carry an AllGather instead of NCCL.
+    ``windows`` has the conditions under which buffers are in symmetric windows, and by collective which of its two
+    buffers are; ``gathered_embedding`` those under which embeddings are gathered instead of summed.
+    ``without_split_experts`` are the implementations that the engine does not have if experts are split.
 
-    ``variables`` and ``arguments`` are the switches it reads, by name; ``limits`` tables of sizes in bytes by name;
-    ``nccl_environment`` the rules for the environment that it gives NCCL. Its own variables begin with ``prefix``, and
-    it is built with the release ``nccl`` of NCCL, None if that is not known. ``package`` is the package in the index
-    from which the table was read, None if there is none. ``one_node``: it can serve a model on one node only.
+    ``variables`` and ``arguments`` are the switches that it reads, by name; ``limits`` are tables of sizes in bytes, by
+    name; ``nccl_environment`` are the rules for the environment that it gives NCCL. Its own variables begin with
+    ``prefix``, and it is built with the release ``nccl`` of NCCL, None if that is not known. ``package`` is the package
+    in the index from which the table was read, None if there is none. ``one_node``: it can serve a model on one node
+    only.
     """
 
     engine: str
@@ -76,7 +77,7 @@ class EngineRelease:
 
     @property
     def name(self) -> str:
-        """Engine and release: ``vllm@0.33.0``."""
+        """The engine and its release: ``vllm@0.33.0``."""
         return f"{self.engine}@{self.release}"
 
     @property
@@ -93,7 +94,7 @@ class EngineRelease:
 
     @property
     def compared(self) -> bool:
-        """Whether any of its implementations was compared with the engine's own functions."""
+        """Whether any implementation of the release was compared with the engine's own functions."""
         return any(each.compared and not each.nccl for each in self.implementations)
 
 
@@ -104,7 +105,7 @@ def engines() -> tuple[str, ...]:
 
 @cache
 def prefixes() -> Mapping[str, str]:
-    """Engines by the prefix of their own variables, as their newest releases have it."""
+    """The engines by the prefix of their own variables, according to their newest releases."""
     return {load(engine).prefix: engine for engine in engines()}
 
 
@@ -119,7 +120,8 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> EngineRelease:
-    """Release by its name: ``vllm@0.33.0``, or ``vllm`` for its newest. BadInput if there is no such table."""
+    """The release of this name: ``vllm@0.33.0``, or ``vllm`` for the engine's newest release. BadInput if there is no
+    such table."""
     engine, _, release = name.partition("@")
     if engine not in engines():
         raise BadInput(f"engine {engine!r} is not known{did_you_mean(engine, engines())}; {one_of(engines())}")
@@ -130,10 +132,10 @@ def load(name: str) -> EngineRelease:
 
 
 def with_nearest_table(name: str) -> EngineRelease:
-    """Release by its name; without a table of its own it gets the nearest release's. BadInput if the engine is not
-    known.
+    """The release of this name. If it has no table of its own, it gets the table of the nearest release. BadInput if
+    the engine is not known.
 
-    With such a table its answers are a guess, to be compared with the engine's own functions.
+    Answers from another release's table are a guess, until they are compared with the engine's own functions.
     """
     engine, _, release = name.partition("@")
     if engine in engines() and release and release not in releases(engine):
@@ -146,13 +148,13 @@ def _valid(engine: str) -> str:
 
 
 def nearest(engine: str, release: str | None) -> str:
-    """Name of the table that answers for a release of an engine; without a release, of the newest table."""
+    """The name of the table that answers for a release of an engine; without a release, the newest table's."""
     known = releases(engine)
     return f"{engine}@{known[-1] if release is None else _nearest(release, known)}"
 
 
 def _nearest(release: str, known: tuple[str, ...]) -> str:
-    """The newest release that is not newer than this one; the oldest if all are."""
+    """The newest known release that is not newer than ``release``; the oldest if all are newer."""
     return max((each for each in known if _order(each) <= _order(release)), key=_order, default=known[0])
 
 
@@ -200,9 +202,8 @@ def _implementation(name: str, given: Mapping[str, Any]) -> Implementation:
 
 
 def _merged(engine: str, release: str) -> dict[str, Any]:
-    """A release's table merged into its parent's: tables are merged, other values replaced, and ``removed`` keys
-    deleted.
-    """
+    """A release's table merged with its parent's: tables are merged key by key, other values replaced, and the keys in
+    ``removed`` deleted."""
     table = tables.toml(_folder() / engine / f"{release}.toml")
     parent = table.pop("parent", None)
     return table if parent is None else _upon(_merged(engine, parent), table)

@@ -1,7 +1,8 @@
-"""Conditions of implementations: one rule for each kind, which says the sizes in bytes for which it holds.
+"""The conditions under which an implementation carries an AllReduce: one rule for each kind of condition, which says
+the sizes in bytes for which it holds.
 
-A rule is called as a table names it. It gets the situation, the engine's release and the condition's own table, and
-returns the sizes that it lets through, with the facts for its sentence in ``tables/findings/engines.toml``.
+A rule has the name by which a table refers to it. It gets the situation, the engine's release and the condition's own
+table, and returns the sizes that it lets through, with the facts for its sentence in ``tables/findings/engines.toml``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +28,7 @@ class Condition:
 
 Given = Mapping[str, Any]
 Passed = tuple[Sizes, Mapping[str, Any]]
-# Rules about a tensor rather than about whether an implementation is there.
+# Rules that are about the tensor, and not about whether an implementation is available.
 OF_A_TENSOR = ("data-type", "multiple", "sglang-custom-limit")
 RULES: dict[str, Callable[[Situation, EngineRelease, Given], Passed]] = {}
 UNSURE: dict[str, Callable[[Situation, EngineRelease, Given], Sizes]] = {}
@@ -44,9 +45,8 @@ def rule(
 def unsure_of(
     of: Callable[[Situation, EngineRelease, Given], Passed],
 ) -> Callable[[Callable[[Situation, EngineRelease, Given], Sizes]], Callable[[Situation, EngineRelease, Given], Sizes]]:
-    """Registers a function beside a rule: the sizes about which the engine decides at its start, by measuring or
-    allocating.
-    """
+    """Registers a function that belongs to a rule and returns the sizes about which the engine decides at its start, by
+    measuring or allocating."""
 
     def registered(
         asked: Callable[[Situation, EngineRelease, Given], Sizes],
@@ -58,9 +58,8 @@ def unsure_of(
 
 
 def unsure_sizes(situation: Situation, release: EngineRelease, name: str) -> tuple[Sizes, ...]:
-    """Sizes for which the engine decides at its start whether an implementation takes them; none if it takes no size
-    at all.
-    """
+    """The sizes for which the engine decides at its start whether an implementation takes them; none if the
+    implementation takes no size at all."""
     if not sizes_of(situation, release, name):
         return ()
     return tuple(
@@ -71,7 +70,7 @@ def unsure_sizes(situation: Situation, release: EngineRelease, name: str) -> tup
 
 
 def condition(situation: Situation, release: EngineRelease, given: Given) -> Condition:
-    """The condition that a table gives, in a situation. KeyError if there is no such rule."""
+    """The condition that a table describes, in a situation. KeyError if there is no such rule."""
     sizes, facts = RULES[given["rule"]](situation, release, given)
     return Condition(given["rule"], sizes, facts)
 
@@ -89,14 +88,13 @@ def sizes_of(situation: Situation, release: EngineRelease, name: str) -> Sizes:
 
 
 def holds(situation: Situation, release: EngineRelease, given: Iterable[Given]) -> bool:
-    """Whether each of some conditions, none of which is about a size, holds."""
+    """For each of the given conditions, none of which is about a size: whether it holds."""
     return all(condition(situation, release, each).sizes for each in given)
 
 
 def for_experts(situation: Situation, release: EngineRelease, nbytes: int) -> Implementation:
-    """The implementation that carries tokens to experts and back, ``nbytes`` bytes in all. BadInput if it is not
-    known.
-    """
+    """The implementation that carries tokens to experts and back, ``nbytes`` bytes in all. BadInput if this is not
+    known."""
     for each in release.experts:
         if _takes(situation, release, each, nbytes):
             return each
@@ -106,7 +104,7 @@ def for_experts(situation: Situation, release: EngineRelease, nbytes: int) -> Im
 
 
 def for_gather(situation: Situation, release: EngineRelease, of: str, nbytes: int) -> Implementation | None:
-    """What carries an AllGather of this size in NCCL's place; None if NCCL does."""
+    """The implementation that carries an AllGather of this size instead of NCCL; None if NCCL carries it."""
     for each in release.gathers:
         if each.gathers in ("", of) and _takes(situation, release, each, nbytes):
             return each
@@ -118,7 +116,7 @@ def _takes(situation: Situation, release: EngineRelease, implementation: Impleme
 
 
 def is_there(situation: Situation, release: EngineRelease, name: str) -> bool:
-    """Whether every condition of an implementation, except those on type and alignment, holds for some size."""
+    """Whether all conditions of an implementation, except those on data type and alignment, hold for some size."""
     asked = (given for given in release.named(name).conditions if given["rule"] not in OF_A_TENSOR)
     return name not in situation.without and all(condition(situation, release, given).sizes for given in asked)
 
@@ -128,7 +126,8 @@ def _if(holds: bool) -> Sizes:
 
 
 def _limit(situation: Situation, release: EngineRelease, name: str) -> int | None:
-    """The limit of a table by compute capability and number of ranks, in bytes; None if it has none."""
+    """The limit in bytes that a table gives for the compute capability and the number of ranks; None if it has no such
+    entry."""
     limit: int | None = release.limits[name].get(situation.capability_text, {}).get(str(situation.ranks))
     return limit
 
@@ -136,7 +135,7 @@ def _limit(situation: Situation, release: EngineRelease, name: str) -> int | Non
 @rule
 def switch(situation: Situation, _: EngineRelease, given: Given) -> Passed:
     """A switch of the engine has the value ``is``."""
-    name, value = given["name"], situation.switches[given["name"]]  # true or false, in every table
+    name, value = given["name"], situation.switches[given["name"]]  # true or false in every table
     return _if(value == given["is"]), {"switch": name, "value": "on" if value else "off"}
 
 
@@ -262,7 +261,8 @@ def expandable_segments_across_nodes(situation: Situation, _: EngineRelease, giv
 
 @rule
 def listed_by_major(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """A table of limits has the number before the dot of the compute capability, and the number of ranks."""
+    """The table of limits has an entry for the number before the dot of the compute capability, and for the number of
+    ranks."""
     return _if(_limit_by_major(situation, release, given["limits"]) is not None), _place(situation)
 
 
@@ -286,15 +286,14 @@ def _limit_by_major(situation: Situation, release: EngineRelease, name: str) -> 
 
 @rule
 def listed(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """A table of limits has the GPUs' generation and the number of ranks."""
+    """The table of limits has an entry for the GPU generation and the number of ranks."""
     return _if(_limit(situation, release, given["limits"]) is not None), _place(situation)
 
 
 @rule
 def at_most_listed(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """The size is at most the limit in a table; no size passes if the table lacks the generation or the number of
-    ranks.
-    """
+    """The size is at most the limit in a table. No size passes if the table has no entry for the generation or the
+    number of ranks."""
     limit = _limit(situation, release, given["limits"])
     sizes = NONE if limit is None else at_most(limit - (1 if given.get("exclusive") else 0))
     return sizes, _place(situation) | {"limit": limit}
@@ -315,9 +314,10 @@ def at_most_bytes(situation: Situation, __: EngineRelease, given: Given) -> Pass
 
 @rule
 def below_vllm_custom_limit(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """The size is below vLLM's limit of its own kernel: a table's if symmetric memory works, else the usual one.
+    """The size is below vLLM's limit for its own kernel: the limit of a table if symmetric memory works, else the usual
+    one.
 
-    With the switch that ``unless`` names, no size is too large: it is cut into pieces.
+    With the switch that ``unless`` names, no size is too large, because the kernel cuts tensors into pieces.
     """
     if "unless" in given and situation.switches[given["unless"]]:
         return ALL, {"limit": None}
@@ -329,9 +329,8 @@ def below_vllm_custom_limit(situation: Situation, release: EngineRelease, given:
 
 @rule
 def outside_listed_range(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """The size is outside the range that a table gives for the number of ranks; above ``most_ranks`` every size
-    passes.
-    """
+    """The size is outside the range that a table gives for the number of ranks; with more than ``most_ranks`` ranks,
+    every size passes."""
     within = release.limits[given["limits"]].get(str(situation.ranks))
     if within is None:
         return _if(situation.ranks > given["most_ranks"]), {"ranks": situation.ranks, "low": None, "high": None}
@@ -348,7 +347,7 @@ def not_carried_by(situation: Situation, release: EngineRelease, given: Given) -
 
 @rule
 def flashinfer_backend(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """FlashInfer can make its workspace: with the backend that is asked for, or with one that works here.
+    """FlashInfer can make its workspace with the requested backend, or for ``auto`` with one that works here.
 
     Backend mnnvl needs multicast memory of the whole group; trtllm needs one node with peer access. ``auto`` is mnnvl;
     if that fails on one node, trtllm; across nodes it needs ``least_capability_across_nodes``. BadInput for trtllm on
@@ -374,8 +373,8 @@ def flashinfer_backend(situation: Situation, _: EngineRelease, given: Given) -> 
 def flashinfer_size(situation: Situation, release: EngineRelease, given: Given) -> Passed:
     """The size is at most FlashInfer's limit, in whole rows of the tensor if the number of columns is known.
 
-    Backend mnnvl, which ``auto`` begins with, has limits of its own by generation, ranks and nodes, exclusive in
-    releases that say so; otherwise the limits of the fused kernel apply.
+    The backend mnnvl, which ``auto`` tries first, has its own limits by generation, ranks and nodes; in some releases,
+    a size must be below that limit and not equal to it. Otherwise the limits of the fused kernel apply.
     """
     limit = _limit(situation, release, given["limits"])
     if limit is None:
@@ -393,12 +392,13 @@ def flashinfer_size(situation: Situation, release: EngineRelease, given: Given) 
 
 @rule
 def sglang_custom_is_tuned(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """SGLang's second custom AllReduce has thresholds for the GPU generation and the number of ranks."""
+    """SGLang's second custom AllReduce has thresholds for this GPU generation and number of ranks."""
     return _if(_sglang_row(situation, release, given) is not None), _place(situation)
 
 
 def _sglang_row(situation: Situation, release: EngineRelease, given: Given) -> Mapping[str, Any] | None:
-    """The thresholds of a generation and number of ranks; generations without a table share one for 2 to 16 ranks."""
+    """The thresholds of a generation and number of ranks. Generations without a table share the same thresholds for 2
+    to 16 ranks."""
     table = release.limits[given["limits"]]
     key = "10.7" if 107 <= situation.capability < 110 else str(situation.capability // 10)
     if key in table:
@@ -410,12 +410,12 @@ def _sglang_row(situation: Situation, release: EngineRelease, given: Given) -> M
 
 @rule
 def sglang_custom_limit(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """The size is at most what SGLang's second custom AllReduce takes of any of its algorithms.
+    """The size is at most the largest that one of the algorithms of SGLang's second custom AllReduce takes.
 
     Its thresholds depend on the GPU generation, on the number of ranks, and on whether the call is in a graph or eager.
-    Each is cut to the buffers, which are as large as the largest threshold, at most the cap that a variable sets, or
-    exactly what another variable forces, in steps of ``align`` bytes. Across nodes, or with the memory saver, calls in
-    graphs have the eager thresholds.
+    Each is cut to the size of the buffers. A buffer is as large as the largest threshold, but at most the cap that a
+    variable sets, or exactly what another variable forces; it is a multiple of ``align`` bytes. Across nodes, or with
+    the memory saver, calls in graphs have the eager thresholds.
     """
     row = _sglang_row(situation, release, given)
     if row is None:
@@ -453,7 +453,8 @@ def _ceil(number: int, step: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Thresholds:
-    """Largest sizes in bytes of the algorithms of SGLang's second custom AllReduce, and the range of its multicast."""
+    """The largest sizes in bytes that each algorithm of SGLang's second custom AllReduce takes, and the range of its
+    multicast."""
 
     one_shot_push: int
     one_shot_pull: int
@@ -469,7 +470,8 @@ class _Thresholds:
         )
 
     def push_bytes(self, count: int) -> int:
-        """Bytes of a slot of the push buffer; a two-shot push holds two halves of a rank's part in 16-byte vectors."""
+        """Bytes of a slot of the push buffer, in 16-byte vectors; a two-shot push stores two halves of a rank's
+        part."""
         return max(self.one_shot_push, 32 * -(-self.two_shot_push // (16 * count)))
 
     @property
@@ -504,18 +506,19 @@ class _Thresholds:
 
 @rule
 def sglang_flashinfer_backend(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """SGLang's FlashInfer has a workspace. BadInput for the settings with which the engine ends at its start."""
+    """SGLang can make FlashInfer's workspace. BadInput for settings with which the engine ends at its start."""
     backend = _sglang_backend(situation, given)
     works = {
         "mnnvl": situation.group_multicast,
         "trtllm": situation.peer_access,
-        "cutedsl": False,  # it fuses the normalisation as well, and has no plain AllReduce
+        "cutedsl": False,  # this backend fuses the normalisation as well, and has no plain AllReduce
     }
     return _if(works[backend]), {"backend": backend, "nodes": situation.nodes}
 
 
 def _sglang_backend(situation: Situation, given: Given) -> str:
-    """The backend that SGLang uses for the requested one: one backend for Hopper on one node, another for Blackwell."""
+    """The backend that SGLang uses for the requested one: it chooses one backend for Hopper on one node, and another
+    for Blackwell."""
     asked, several = str(situation.switches[given["switch"]]), situation.nodes > 1
     hopper, blackwell = situation.capability // 10 == 9, situation.capability // 10 == 10
     ends = f"{given['switch']}={asked}: the engine ends with it"
@@ -530,10 +533,10 @@ def _sglang_backend(situation: Situation, given: Given) -> str:
 
 @rule
 def sglang_flashinfer_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """The tensor has at most a given number of rows; with backend mnnvl, rows consist of whole packs of ``row_bytes``
+    """The tensor has at most a given number of rows; with backend mnnvl, a row must be a multiple of ``row_bytes``
     bytes.
 
-    BadInput without the number of columns.
+    BadInput if the number of columns is not known.
     """
     if situation.hidden_size is None:
         raise BadInput(f"FlashInfer takes tensors of at most {given['rows']} rows; add {option('hidden_size')}")
@@ -544,9 +547,8 @@ def sglang_flashinfer_rows(situation: Situation, _: EngineRelease, given: Given)
 
 @unsure_of(sglang_flashinfer_rows)
 def _rows_beyond(situation: Situation, _: EngineRelease, given: Given) -> Sizes:
-    """Sizes above the limit that backend mnnvl may still take, because its memory is allocated in larger pieces than
-    requested.
-    """
+    """The sizes above the limit that backend mnnvl may still take, because its memory is allocated in larger pieces
+    than requested."""
     if situation.hidden_size is None or _sglang_backend(situation, given) != "mnnvl":
         return NONE
     most = given["rows"] * situation.hidden_size * situation.dtype.size_bytes
@@ -555,7 +557,7 @@ def _rows_beyond(situation: Situation, _: EngineRelease, given: Given) -> Sizes:
 
 @rule
 def mscclpp_sizes(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """MSCCL++ has algorithms for the number of ranks and of nodes, and the size is one of theirs.
+    """MSCCL++ has algorithms for this number of ranks and nodes, and one of them takes the size.
 
     BadInput if the table has ``ranks_or_end`` and the number of ranks is not in it: the engine then ends.
     """
@@ -570,9 +572,8 @@ def mscclpp_sizes(situation: Situation, release: EngineRelease, given: Given) ->
 
 @unsure_of(mscclpp_sizes)
 def _mscclpp_measures(situation: Situation, release: EngineRelease, given: Given) -> Sizes:
-    """Sizes between powers of two, where the algorithm that was fastest at the start decides; on several nodes of
-    one NVLink domain, all sizes.
-    """
+    """The sizes between powers of two, where the engine uses the algorithm that was fastest at its start; on several
+    nodes of one NVLink domain, all sizes."""
     row = _mscclpp_row(situation, release, given)
     if row is None:
         return NONE
@@ -601,7 +602,7 @@ def eager(situation: Situation, _: EngineRelease, __: Given) -> Passed:
 
 @rule
 def without_drafts(situation: Situation, _: EngineRelease, __: Given) -> Passed:
-    """Speculative decoding is off: no draft tokens are guessed."""
+    """Speculative decoding is off: the engine guesses no draft tokens."""
     return _if(not situation.drafts), {}
 
 
@@ -622,7 +623,7 @@ def carried_by(situation: Situation, release: EngineRelease, given: Given) -> Pa
 def at_most_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed:
     """The tensor has at most this number of rows; any size passes if the number of columns is not known.
 
-    A switch named by ``requests`` raises it to the rows of that number of sequences with their draft tokens.
+    If ``requests`` names a switch, the limit is raised to the rows of that number of sequences with their draft tokens.
     """
     rows: int = given["rows"]
     if "requests" in given and situation.switches[given["requests"]] is not None:
@@ -643,9 +644,9 @@ def at_least_rows(situation: Situation, _: EngineRelease, given: Given) -> Passe
 
 @rule
 def outside_listed_tokens(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """A table of numbers of rows, by generation, ranks and columns, does not leave the tensor to NCCL.
+    """The table of numbers of rows, by generation, ranks and columns, does not assign the tensor to NCCL.
 
-    Columns and rows count by their powers of two. BadInput if the table has no such number of ranks or columns.
+    Columns and rows are rounded to powers of two. BadInput if the table has no such number of ranks or columns.
     """
     if situation.hidden_size is None:
         raise BadInput(f"TensorRT-LLM chooses by the number of rows: add {option('hidden_size')}")
@@ -671,7 +672,7 @@ def outside_listed_tokens(situation: Situation, release: EngineRelease, given: G
 
 @rule
 def bytes_for_each_rank(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """The size has at least this number of bytes for each rank."""
+    """The size is at least this number of bytes for each rank."""
     least: int = given["bytes"] * situation.ranks
     return Sizes(((least, LARGEST_BYTES),)), {"limit": least}
 
@@ -680,7 +681,7 @@ def bytes_for_each_rank(situation: Situation, _: EngineRelease, given: Given) ->
 def rows_at_most_switch(situation: Situation, _: EngineRelease, given: Given) -> Passed:
     """The tensor has at most as many rows as a switch says, or as many elements as the switch ``elements`` says.
 
-    BadInput, which names all that is missing, if the switch or the number of columns is not known.
+    BadInput if the switch or the number of columns is not known; the message names everything that is missing.
     """
     elements = situation.switches[given["elements"]] if "elements" in given else None
     rows = situation.switches[given["rows"]]
@@ -688,7 +689,7 @@ def rows_at_most_switch(situation: Situation, _: EngineRelease, given: Given) ->
         missing = [f"{option('engine_arg')} {given['rows']}=N"] if rows is None else []
         missing += [option("hidden_size")] if situation.hidden_size is None else []
         if missing:
-            takes = f"{given['of']} takes tensors of at most as many rows as the widest CUDA graph"
+            takes = f"{given['of']} takes no tensor with more rows than the widest CUDA graph"
             raise BadInput(f"{takes}: add {' and '.join(missing)}")
         elements = int(str(rows)) * (situation.hidden_size or 0)
     limit = int(str(elements)) * situation.dtype.size_bytes

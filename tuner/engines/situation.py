@@ -1,4 +1,5 @@
-"""What an engine looks at when it decides who carries an AllReduce; the size is asked separately."""
+"""What an engine looks at when it decides which implementation carries an AllReduce; the size is a separate
+argument."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -9,15 +10,15 @@ from tuner.base.names import DataType
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a rule of an engine may ask: the tensor-parallel group, and the tensor that it sums, except for its size.
+    """What a rule of an engine may use: the tensor-parallel group, and the tensor that it sums, without its size.
 
     ``capability`` is the GPUs' compute capability, 90 for 9.0. ``nvlink_everywhere``: every pair of GPUs of a node is
     linked by NVLink, directly or through switches. ``peer_access``: every pair of GPUs of a node can map the other's
     memory. ``multicast``: the GPUs of a node can allocate multicast memory. ``one_domain``: all nodes are in one NVLink
     domain. ``graph``: the call is captured in a CUDA graph. ``hidden_size`` is the number of columns of the tensor,
     None if it is not known. ``switches`` are the values of the engine's environment variables and arguments, by name.
-    ``without`` are names of implementations that are off for a reason that no condition tells, as a log says.
-    ``drafts`` is how many tokens are guessed for each sequence.
+    ``without`` are names of implementations that are off according to a log, for a reason that no condition covers.
+    ``drafts`` is the number of draft tokens per sequence.
     """
 
     capability: int

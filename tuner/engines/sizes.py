@@ -1,4 +1,4 @@
-"""Sets of sizes in bytes: the multiples of a number within closed ranges."""
+"""Sets of sizes in bytes: the multiples of a number within given ranges, both ends included."""
 
 from collections.abc import Iterator
 from math import lcm
@@ -9,9 +9,9 @@ from tuner.base.sizes import LARGEST_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes in bytes: those within one of ``ranges``, in ascending order, that ``multiple`` divides.
+    """A set of sizes in bytes: those within one of ``ranges`` (in ascending order) that ``multiple`` divides.
 
-    Sizes that one of the sets ``but_not`` has are not among them.
+    Sizes in one of the sets ``but_not`` do not belong to it.
     """
 
     ranges: tuple[tuple[int, int], ...] = ((1, LARGEST_BYTES),)
@@ -19,7 +19,7 @@ class Sizes:
     but_not: tuple["Sizes", ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether there is a range at all; its sizes may all be in ``but_not``."""
+        """Whether the set has a range at all; all of its sizes may still be in ``but_not``."""
         return bool(self.ranges)
 
     def __contains__(self, nbytes: int) -> bool:
@@ -39,14 +39,14 @@ class Sizes:
         return Sizes(ranges, lcm(self.multiple, other.multiple), (*self.but_not, *other.but_not))
 
     def borders(self) -> Iterator[int]:
-        """The first size of each range and the first size after it, for ``but_not`` as well."""
+        """For each range, its first size and the first size after it; also those of ``but_not``."""
         for low, high in self.ranges:
             yield from (low, high + 1)
         for each in self.but_not:
             yield from each.borders()
 
     def multiples(self) -> Iterator[int]:
-        """The numbers whose multiples matter, including those of ``but_not``."""
+        """The numbers whose multiples the set distinguishes, including those of ``but_not``."""
         yield self.multiple
         for each in self.but_not:
             yield from each.multiples()
@@ -57,7 +57,7 @@ NONE = Sizes(())
 
 
 def at_most(nbytes: int) -> Sizes:
-    """All sizes up to ``nbytes``, which is one of them; none for a number below 1."""
+    """All sizes up to and including ``nbytes``; no size for a number below 1."""
     return Sizes(((1, nbytes),)) if nbytes >= 1 else NONE
 
 
@@ -67,5 +67,5 @@ def multiples(number: int) -> Sizes:
 
 
 def outside(low: int, high: int) -> Sizes:
-    """All sizes up to ``low`` and from ``high`` on, these two counted."""
+    """All sizes up to ``low`` and from ``high`` on, both included."""
     return Sizes(((1, low), (high, LARGEST_BYTES)))

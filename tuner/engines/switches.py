@@ -22,10 +22,10 @@ _ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
 def read(release: EngineRelease, environment: Mapping[str, str], arguments: Iterable[str]) -> dict[str, object]:
-    """Value of every switch of the release, by its name: what is set, or its default.
+    """The value of every switch of the release, by name: what the user set, or the default.
 
-    ``environment`` may hold other variables, which are left alone; BadInput for a variable that is unknown to this
-    release, although its name is like the engine's for AllReduce, for a variable of another engine, for an unknown
+    ``environment`` may hold other variables, which are ignored. BadInput for a variable whose name looks like one of
+    the engine's for AllReduce but that this release does not know, for a variable of another engine, for an unknown
     argument, and for a value with which the engine would not start. ``arguments`` are ``name`` or ``name=value``, with
     or without leading dashes.
     """
@@ -48,17 +48,17 @@ def read(release: EngineRelease, environment: Mapping[str, str], arguments: Iter
 
 
 def _engine_of(variable: str) -> str | None:
-    """The engine whose variables begin like this one; None if it belongs to no engine."""
+    """The engine whose variables begin like this one; None if no engine's do."""
     return next((engine for prefix, engine in prefixes().items() if variable.startswith(prefix)), None)
 
 
 def knows(release: EngineRelease, argument: str) -> bool:
-    """Whether a release has an argument, given as ``name`` or ``name=value``."""
+    """Whether a release knows an argument, given as ``name`` or ``name=value``."""
     return _argument(argument)[0] in release.arguments
 
 
 def _argument(argument: str) -> tuple[str, str]:
-    """Name and value of an argument, given as in :func:`read`."""
+    """The name and the value of an argument, given as in :func:`read`."""
     written, _, text = argument.lstrip("-").partition("=")
     return written.replace("_", "-"), text
 

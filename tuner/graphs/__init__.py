@@ -1,4 +1,4 @@
-"""NCCL's search for channels: from a topology file to its graphs."""
+"""NCCL's search for channels: from a topology file to the graphs that algorithms run on."""
 
 from tuner.graphs.cached import find, searched
 from tuner.graphs.request import Hosts, SearchRequest, SearchResult

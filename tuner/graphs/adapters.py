@@ -1,4 +1,5 @@
-"""The paths between GPUs and network devices, as GPUDirect RDMA, other GPUs (PXN) and C2C links change them.
+"""The paths between GPUs and network devices, after NCCL has changed them for GPUDirect RDMA, for detours over other
+GPUs (PXN), and for C2C links.
 
 Source: ncclTopoComputePaths after its loop over pairs of GPUs, ncclTopoCheckGdr, src/graph/paths.cc, v2.28.9-1.
 """
@@ -16,13 +17,13 @@ from tuner.release.search import Routing
 def nearest(system: System, node: SystemDevice, kind: DeviceKind) -> tuple[list[int], int]:
     """The devices of one kind that a device reaches best, by number, and the type of the paths to them.
 
-    Best means the most bandwidth, then the nearest path type. The type is DIS if the device reaches none.
+    The best path has the most bandwidth, and among equals the nearest type. The type is DIS if the device reaches none.
     """
     return _best(system, enumerate(node.paths.get(kind, ())))
 
 
 def _best(system: System, paths: Iterable[tuple[int, Path]]) -> tuple[list[int], int]:
-    """Among the paths with the most bandwidth, the numbers of those with the nearest type, and this type."""
+    """Of the paths with the most bandwidth, the numbers of those with the nearest type; and this type."""
     type_, gbs, found = system.types.DIS, 0.0, list[int]()
     for number, path in paths:
         if path.gbs > gbs or (path.gbs == gbs and path.type < type_):
@@ -34,7 +35,7 @@ def _best(system: System, paths: Iterable[tuple[int, Path]]) -> tuple[list[int],
 
 
 class LocalNets:
-    """The adapters of each GPU, found from the paths as they are at the time of the question."""
+    """The adapters of each GPU, according to the paths at the time of the call."""
 
     def __init__(self, system: System, routing: Routing, max_channels: int, variables: Environment) -> None:
         self.system = system
@@ -43,7 +44,8 @@ class LocalNets:
         self.policy = variables.text("NCCL_NETDEVS_POLICY") if routing.nets_policy else None
 
     def of_gpu(self, gpu: GpuDevice) -> list[int]:
-        """The adapters of channel 0, 1, ... until they repeat. BadTopology if the GPU reaches no adapter."""
+        """The adapters that channel 0, 1, ... of a GPU use, until they repeat. BadTopology if the GPU reaches no
+        adapter."""
         if self.routing.local_nets == "by_masks":
             return self._by_masks(gpu)
         nets, _ = nearest(self.system, gpu, DeviceKind.NET)
@@ -59,7 +61,7 @@ class LocalNets:
         return [nets[(start + channel) % len(nets)] for channel in range(min(per_gpu, self.max_channels))]
 
     def _whole_adapters(self, gpu: GpuDevice, nets: list[int], sharing: int) -> list[int]:
-        """All ports of a GPU's share of the adapters, or as many as NCCL_NETDEVS_POLICY allows, beginning with the
+        """All ports of the adapters that belong to a GPU, or as many as NCCL_NETDEVS_POLICY allows, beginning with the
         first one."""
         by_guid = dict[int, list[int]]()
         for net in nets:
@@ -77,7 +79,7 @@ class LocalNets:
         return int(ceil_div(nets, gpus)) if limited is None else limited
 
     def _limit(self, nets: int) -> int | None:
-        """Limits the adapters of a GPU to the number that NCCL_NETDEVS_POLICY allows."""
+        """At most as many of a GPU's adapters as NCCL_NETDEVS_POLICY allows."""
         policy = (self.policy or "AUTO").upper()
         if policy == "ALL":
             return nets
@@ -85,7 +87,7 @@ class LocalNets:
         return min(most, nets) if most > 0 else None
 
     def gpu_of(self, net: AdapterDevice) -> int:
-        """The number of the GPU that a network device belongs to; -1: none."""
+        """The number of the GPU that a network device belongs to; -1 if it belongs to none."""
         if self.routing.local_nets == "by_masks":
             return self._gpu_by_masks(net)
         system = self.system
@@ -114,7 +116,7 @@ class LocalNets:
         return sorted(set(found)), type_
 
     def _by_masks(self, gpu: GpuDevice) -> list[int]:
-        """Deals adapters out, round robin, to the GPUs that have the same ones."""
+        """Distributes adapters, round robin, among the GPUs for which the same adapters are best."""
         system = self.system
         masks = [self._mask(number)[0] for number in range(len(system.gpus))]
         own = masks[system.gpus.index(gpu)]
@@ -143,12 +145,12 @@ class LocalNets:
 
 
 def max_nets(policy: str) -> int:
-    """The n of NCCL_NETDEVS_POLICY=MAX:n; 0 if the variable sets no maximum."""
+    """The n of NCCL_NETDEVS_POLICY=MAX:n; 0 if the variable does not limit the number."""
     digits = policy.upper().removeprefix("MAX:")
     return int(digits) if digits.isdecimal() else 0
 
 
-FIRST_WITH_GPU_DIRECT_READ = 80  # compute capability from which it does not take NVLinks
+FIRST_WITH_GPU_DIRECT_READ = 80  # compute capability from which GPUDirect RDMA reads do not require NVLinks
 
 
 class Adapters:
@@ -169,10 +171,11 @@ class Adapters:
         set_level = level(types, variables, None, "NCCL_NET_GDR_LEVEL")
         default = types.P2C if self.c2c and routing.gpu_direct_c2c == "as_level" else types.PXB
         self.level = default if set_level is None else set_level
-        self._relay: int | None = None  # of the device that is looked at, where the paths are still those it comes from
+        # The GPU of the network device that is being processed, by its paths before any change
+        self._relay: int | None = None
 
     def change_all(self) -> None:
-        """Makes all changes, in NCCL's order; then each network device has its own GPU."""
+        """Makes all changes, in NCCL's order; after that, each network device belongs to one GPU."""
         self._mark_p2c()
         for net in self.system.nets:
             self._forget_relay()
@@ -185,7 +188,8 @@ class Adapters:
                     divert(self.system, net, cpu, gpu, self.routing)
                     divert(self.system, gpu, cpu, net, self.routing)
                     self._forget_relay()
-        if self.routing.local_nets != "by_masks":  # then NCCL only asks for it where GPUs relay
+        # In these releases NCCL only asks for the GPU of an adapter if GPUs relay
+        if self.routing.local_nets != "by_masks":
             for net in self.system.nets:
                 net.local_gpu = self.local.gpu_of(net)
 
@@ -196,7 +200,7 @@ class Adapters:
         return net.paths[DeviceKind.GPU][self.system.number(gpu)]
 
     def _mark_p2c(self) -> None:
-        """Marks paths that go over C2C to the CPU, and over PCI from there."""
+        """Changes the type of paths that use C2C to the CPU, and PCI from there, to P2C."""
         types, routing, system = self.system.types, self.routing, self.system
         if routing.p2c == "none":
             return
@@ -218,7 +222,8 @@ class Adapters:
                     path.type, back.type = min(types.P2C, path.type), min(types.P2C, back.type)
 
     def _over_another_gpu(self, net: AdapterDevice, gpu: GpuDevice) -> None:
-        """Routes traffic through the GPU that the network device belongs to, if that is better (PXN)."""
+        """Leads traffic through the GPU that the network device belongs to, if that is better than the direct path
+        (PXN)."""
         system, types = self.system, self.system.types
         number = self._relay_of(net)
         if number == -1 or system.gpus[number] is gpu:
@@ -244,7 +249,8 @@ class Adapters:
             self._forget_relay()
 
     def _relay_of(self, net: AdapterDevice) -> int:
-        """The number of the GPU that a network device belongs to, by the paths changed so far; -1 if there is none."""
+        """The number of the GPU that a network device belongs to, by the paths changed so far; -1 if it belongs to
+        none."""
         if self._relay is None:
             self._relay = self.local.gpu_of(net)
         return self._relay
@@ -253,7 +259,7 @@ class Adapters:
         self._relay = None
 
     def gpu_direct(self, gpu: GpuDevice, net: AdapterDevice, read: bool) -> bool:
-        """Whether a network device may write (or read) a GPU's memory directly."""
+        """Whether a network device may write to (or read from) a GPU's memory directly."""
         types = self.system.types
         if not (net.gpu_direct and gpu.gpu_direct) or (read and not self._may_read(gpu)):
             return False
@@ -281,7 +287,7 @@ class Adapters:
 
 
 def relay(system: System, path: Path) -> GpuDevice:
-    """The GPU that a path over another GPU (PXN) goes through (ncclTopoGetIntermediateRank).
+    """The GPU between, for a path that goes over another GPU (PXN); ncclTopoGetIntermediateRank.
 
     BadInput if NCCL does not find it.
     """

@@ -1,7 +1,7 @@
-"""The system graph of a topology XML: devices, and the links between them.
+"""Builds the system graph of a topology XML: devices, and the links between them.
 
 Source: ncclTopoGetSystemFromXml and what it calls, src/graph/topo.cc, v2.28.9-1. All bandwidths are rounded to float32
-where NCCL stores them.
+at the places where NCCL stores them.
 """
 
 import xml.etree.ElementTree as ET
@@ -25,7 +25,8 @@ from tuner.graphs.xml import HOST, integer
 from tuner.release.search import CpuAbove, CpuLinks, Devices
 
 LOCAL_GBS = 5000.0
-# 1e8 bits per second and lane; the first that the text begins with. Source: kvDictPciGen.
+# Speeds of a PCIe lane in 1e8 bits per second, by the beginning of the text in the XML; the first match counts. Source:
+# kvDictPciGen.
 LANE_SPEEDS = (
     ("2.5 GT/s", 15),
     ("5 GT/s", 30),
@@ -77,11 +78,12 @@ def pci_gbs(element: ET.Element) -> float:
 
 UNKNOWN_MBPS = 10000
 FUNCTION_OF_BUS_ID = 0xF
-RANK_OF_GPU_BIT = 40  # NCCL_TOPO_GPU_LOCAL_RANK_SHIFT, topo.h: the id of a rank is its GPU's and this number
-NO_PCI_DEVICE = 0  # the id of an adapter that is none
+# NCCL_TOPO_GPU_LOCAL_RANK_SHIFT, topo.h: a rank's id is the id of its GPU with the rank's number in the bits from here
+RANK_OF_GPU_BIT = 40
+NO_PCI_DEVICE = 0  # the id of an adapter that is not a PCI device
 
 
-PeerGroups = Sequence[Mapping[str, int]]  # of each host the GPUs between which peer-to-peer works, by bus id
+PeerGroups = Sequence[Mapping[str, int]]  # for each host, the peer-to-peer group of each GPU, by bus id
 
 
 def build(root: ET.Element, devices: Devices, types: PathTypes, peer_groups: PeerGroups) -> System:
@@ -94,8 +96,8 @@ class _Builder:
         self.devices = devices
         self.system = System(types)
         self.peer_groups = peer_groups
-        self.host = 0  # that of the CPU which is read
-        self._hosts: list[str] = []  # as the file tells them apart
+        self.host = 0  # number of the host of the CPU that is being read
+        self._hosts: list[str] = []  # the hosts, in the order in which the file has them
 
     def build(self, root: ET.Element) -> System:
         for read in (self.add_cpu, self.add_nvlinks, self.add_c2c, self.add_pci_links):
@@ -129,7 +131,7 @@ class _Builder:
             if child.tag == "pci":
                 self.add_pci(child, cpu)
             elif child.tag == "nic":
-                # One for all CPUs, below the first (sic).
+                # NCCL has one such device for all CPUs, attached to the first (sic).
                 without = NO_PCI_DEVICE if self.devices.ports_share_nic else self.own(NO_PCI_DEVICE)
                 nic = self.system.find(DeviceKind.NIC, without)
                 if nic is None:
@@ -215,11 +217,11 @@ class _Builder:
             join(net, nic, "NET", gbs)
 
     def hardware(self, bus: int) -> SystemDevice:
-        """The GPU at which the links below this element end."""
+        """The GPU at which the links of this element end."""
         kind = DeviceKind.DEV if self.devices.gpu_and_rank_apart else DeviceKind.GPU
         gpu = self.system.find(kind, self.own(bus))
         if gpu is None:
-            raise BadTopology(f"no GPU in use has the bus id {bus:x}, which a link begins at")
+            raise BadTopology(f"no GPU in use has the bus id {bus:x}, at which a link begins")
         return gpu
 
     def add_nvlinks(self, element: ET.Element, own: str | None = None) -> None:
@@ -273,19 +275,21 @@ class _Builder:
 
 
 def _each_gpu_once(element: ET.Element) -> list[ET.Element]:
-    """The children, without the <gpu> elements of additional ranks on the same GPU (ncclTopoXmlIsPrimaryGpuForDev)."""
+    """The children of an element, without the <gpu> elements of further ranks on the same GPU
+    (ncclTopoXmlIsPrimaryGpuForDev)."""
     first = element.find("gpu")
     return [child for child in element if child.tag != "gpu" or child is first]
 
 
 def join(parent: SystemDevice, node: SystemDevice, kind: str, gbs: float) -> None:
-    """Adds both directions of a link."""
+    """Adds a link in both directions."""
     connect(node, parent, kind, gbs)
     connect(parent, node, kind, gbs)
 
 
 def connect(node: SystemDevice, far: SystemDevice, kind: str, gbs: float) -> None:
-    """Adds one direction, to an existing link or a new one; wide links come first (ncclTopoConnectNodes)."""
+    """Adds one direction of a link: its bandwidth is added to a link that exists, or a new link is made. Wide links
+    come first (ncclTopoConnectNodes)."""
     links = node.links
     at = next((at for at, link in enumerate(links) if link.to is far and link.kind == kind), len(links))
     link = links.pop(at) if at < len(links) else Link(kind, far, 0.0)
@@ -296,8 +300,8 @@ def connect(node: SystemDevice, far: SystemDevice, kind: str, gbs: float) -> Non
 
 
 def cpu_above(node: SystemDevice, how: CpuAbove, below: tuple[SystemDevice, ...] = ()) -> SystemDevice | None:
-    """The CPU above a device (findLocalCpu); ``below`` lists the devices passed on the way. BadInput if NCCL would
-    loop."""
+    """The CPU above a device (findLocalCpu); ``below`` lists the devices that the search passed on its way. BadInput if
+    NCCL would loop."""
     if node.kind is DeviceKind.CPU:
         return node
     if node in below:
@@ -328,12 +332,11 @@ def _device(element: ET.Element) -> int:
     return sum(integer(element, name, 0) << shift for name, shift in zip(names, (48, 32, 16, 0), strict=True))
 
 
-# What NCCL changes of a new system graph: switches of two levels become one, and links get the order of a traversal.
-#
+# NCCL changes a new system graph: it merges switches of two levels, and puts links into the order of a traversal.
 # Source: ncclTopoFlattenBcmSwitches and ncclTopoSortSystem, src/graph/topo.cc, v2.28.9-1.
 
 SUBSYSTEM_DEVICE = 0xFFFF
-REVISIONS = 0xFFF  # of a device word that say nothing of the level
+REVISIONS = 0xFFF  # bits of a device word that do not distinguish the levels
 
 
 def flatten(system: System, devices: Devices) -> None:
@@ -375,7 +378,7 @@ def _dissolve(system: System, sub: SystemDevice, switch: SystemDevice) -> None:
 
 
 def sort(system: System) -> None:
-    """Puts the link to the device above last in each device's list, from each CPU downwards."""
+    """Puts the link towards the CPU last in each device's list of links, from each CPU downwards."""
     for cpu in system.cpus:
         _sort(cpu, None)
 

@@ -1,4 +1,5 @@
-"""Keeps found graphs on disk, under a key made of everything that they depend on: request, rules and code."""
+"""Keeps graphs that were found on disk, under a key made from everything that they depend on: request, rules and
+code."""
 
 import hashlib
 import json
@@ -17,14 +18,15 @@ from tuner.base.records import from_json, to_json
 from tuner.graphs.request import SearchRequest, SearchResult, request_of
 from tuner.machine.graphs import OrderedGraph
 
-# JSON with a right sum, but no answer
+# the JSON has the right checksum, but is no answer
 OF_ANOTHER_FORM = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 
 
 def find(request: SearchRequest, nccl: str) -> Mapping[str, OrderedGraph]:
-    """The graphs with channels that NCCL release ``nccl`` finds, by name; each request is searched only once.
+    """The graphs that NCCL release ``nccl`` finds, by name, without those that have no channels. Each request is
+    searched only once.
 
-    Errors: BadTopology, BadInput for what NCCL refuses.
+    Raises BadTopology for a wrong topology, and BadInput if NCCL refuses the request.
     """
     return {name: found for name, found in searched(request, nccl).graphs.items() if found.graph.channels}
 
@@ -35,7 +37,7 @@ def _searched(key: str, request: str, nccl: str) -> SearchResult:
         result: SearchResult = from_json(SearchResult, kept(key))
         return result
     except (OSError, *OF_ANOTHER_FORM):
-        from tuner.graphs.graphs import search  # not where the answer is there
+        from tuner.graphs.graphs import search  # imported only if the answer is not on disk
 
         found = search(request_of(request), nccl)
         keep(key, to_json(found))
@@ -43,7 +45,7 @@ def _searched(key: str, request: str, nccl: str) -> SearchResult:
 
 
 def searched(request: SearchRequest, nccl: str) -> SearchResult:
-    """All graphs of the search, those without channels too. BadTopology if the topology is invalid, BadInput if NCCL
+    """All graphs of the search, also those without channels. BadTopology if the topology is invalid, BadInput if NCCL
     refuses the request."""
     text = json.dumps(asdict(request), sort_keys=True)
     return _searched(key_of(text, rules_of(nccl)), text, nccl)
@@ -63,13 +65,13 @@ def kept(key: str) -> Any:
 
 
 def keep(key: str, answer: object) -> None:
-    """Keeps an answer for every process of this user, if the folder can be written to."""
+    """Keeps an answer for later processes of this user, if the folder can be written to."""
     remember_answer(folder() / f"{key}.json", json.dumps(answer))
 
 
 @cache
 def rules_of(nccl: str) -> str:
-    """The sha256 of everything that the search reads from a release's tables; releases with the same sha256 find the
+    """The sha256 of everything that the search reads from a release's tables. Releases with the same sha256 find the
     same graphs."""
     loaded = release.load(nccl)
     search = {part.name: getattr(loaded.search, part.name) for part in fields(loaded.search) if part.name != "dump"}
@@ -78,16 +80,16 @@ def rules_of(nccl: str) -> str:
 
 
 def folder() -> Path:
-    """Folder of kept graphs: below NCCL_TUNER_CACHE, or the user's cache folder."""
+    """The folder of kept graphs, below NCCL_TUNER_CACHE or the user's cache folder."""
     return cache_folder() / "graphs"
 
 
 @cache
 def _code() -> str:
-    """The sha256 of the code that searches: Python, C, and what both depend on."""
+    """The sha256 of the code that searches: the Python, the C, and what both depend on."""
     folders = files("tuner.graphs"), files("tuner.graphs") / "explain", files("tuner.base")
     modules = [module for folder in folders for module in folder.iterdir() if module.name.endswith(".py")]
     contents = [module.read_bytes() for module in sorted(modules, key=str)]
-    with suppress(OSError, NotBuilt):  # a wheel without objects searches in Python
+    with suppress(OSError, NotBuilt):  # an installation without compiled objects searches in Python
         contents.append(shared_object("nccl_tuner_picks").read_bytes())
     return hashlib.sha256(b"".join(contents)).hexdigest()

@@ -19,9 +19,12 @@ graph depends on every try and on their order, and both are kept exactly. C does
 changing the result:
 
 * :meth:`ChannelSearch._straight_on` goes over GPUs with one neighbour in a loop, without yielding each; it counts a try
-for each of them, as if it had. * A state from which nothing better was found is not continued again: its tries are only
-counted. * A repeated search is not made again: its tries are counted, and the links get the bandwidths that it left,
-which rounding may have changed. (Both: :mod:`tuner.graphs.transpositions`.)
+  for each of them, as if it had.
+* A state from which nothing better was found is not continued again: its tries are only counted.
+* A repeated search is not made again: its tries are counted, and the links get the bandwidths that it left, which
+  rounding may have changed.
+
+The last two are in :mod:`tuner.graphs.transpositions`.
 """
 
 from tuner.base.names import Pattern
@@ -37,7 +40,8 @@ from tuner.release.environment import Environment
 
 
 class ChannelSearch(NetworkChannels):
-    """All searches for the graphs of one system. Each search gives back the bandwidth that it took from the links."""
+    """Makes all searches for the graphs of one system. Each search gives back the bandwidth that it took from the
+    links."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
         super().__init__(system, nccl, variables)
@@ -46,16 +50,16 @@ class ChannelSearch(NetworkChannels):
         self._compiled = compiled.of(self)
 
     def record(self) -> Recorder:
-        """The log to which all later searches are written."""
+        """Starts a log to which all later searches are written, and returns it."""
         self.recorder = self.load.recorder = self.transpositions.recorder = Recorder()
         return self.recorder
 
     def stop_recording(self) -> None:
-        """Later searches are not written to a log."""
+        """Stops the log: later searches are not recorded."""
         self.recorder = self.load.recorder = self.transpositions.recorder = None
 
     def search(self, trial: Trial, best: Trial, tries: int) -> int:
-        """Lays channels as ``trial`` requests, and writes a better graph into ``best``. Returns the number of tries
+        """Searches channels as ``trial`` requests, and writes a better graph into ``best``. Returns the number of tries
         left."""
         trial.channels = 0
         key = self._failed.key(trial, best, self.load.left, self.net_left)
@@ -81,14 +85,15 @@ class ChannelSearch(NetworkChannels):
         return self.left
 
     def _deepest_look(self) -> int:
-        """The last step of a channel at which looking up earlier searches costs less than it saves."""
+        """The last step of a channel at which looking up earlier searches saves more than it costs."""
         if not self._looks or (self.order.only_near and not self.system.several_nodes):
             return NEVER
         return 0 if self.order.only_near else max(0, self.gpus - 3)
 
     def _lay(self) -> None:
-        """Tries all continuations depth first: each generator yields states, and undoes its change after each."""
-        # Heads and connections depend on more than the key of a state has.
+        """Tries all continuations, depth first. Each generator yields states, and undoes its change after each of
+        them."""
+        # With heads or limited connections, the search depends on more than the key of a state contains.
         self._looks = self.transpositions.worth_it and not (self.trial.heads_only or self.rules.connections_limit_nets)
         self._looks_between_channels = self._looks and not self.trial.same_channels
         self._repeats_orders = not self.system.several_nodes or self.rules.replay == "always"
@@ -108,8 +113,8 @@ class ChannelSearch(NetworkChannels):
                 ways = above.pop()
 
     def _unless_dead_end(self, state: State) -> Ways:
-        """The continuations of a state. A state that is known to lead to nothing better only uses up its tries
-        again."""
+        """The continuations of a state. If a state is known to lead to nothing better, its tries are counted again, and
+        nothing else is done."""
         before = self.transpositions.within_channel(state, self.left)
         if not self._is_dead_end(before):
             yield from self._from_state(state)
@@ -148,7 +153,7 @@ class ChannelSearch(NetworkChannels):
                 yield begun(gpu, FREE, NEVER, round_)
 
     def _from_state(self, state: State) -> Ways:
-        """The continuations of a channel from one of its GPUs."""
+        """The continuations of a channel that has reached one of its GPUs."""
         gpu, step, back, round_, forced, used = state
         trial = self.trial
         if step == self.gpus:
@@ -172,7 +177,7 @@ class ChannelSearch(NetworkChannels):
         return iter(((gpu, self.gpus, NEVER, NEVER, forced, used),))
 
     def _to_peers(self, state: State, peers: list[int]) -> Ways:
-        """Continues at each of the next GPUs."""
+        """The channel continues at each of the next GPUs in turn."""
         gpu, step, back, round_, forced, used = state
         trial, routes, load = self.trial, self.routes.between[gpu], self.load
         for peer in peers:
@@ -184,7 +189,7 @@ class ChannelSearch(NetworkChannels):
                 trial.hops -= route.hops
 
     def _to_first(self, first: int, state: State) -> Ways:
-        """Continues from the last GPU of a ring to its first."""
+        """The channel continues from the last GPU of a ring to its first."""
         gpu, step, back, _, forced, used = state
         route = self.routes.route((DeviceKind.GPU, gpu, DeviceKind.GPU, first))
         if route is not None and self.routes.take(route):
@@ -192,8 +197,8 @@ class ChannelSearch(NetworkChannels):
             self.routes.give(route)
 
     def _straight_on(self, state: State, peer: int) -> Ways:
-        """Follows GPUs that have only one successor to try, then yields all continuations of the last one, as if each
-        GPU had been yielded."""
+        """Follows GPUs that have only one successor, then yields all continuations of the last one, as if each GPU had
+        been yielded."""
         gpu, step, back, round_, forced, used = state
         trial, load, between, last = self.trial, self.load, self.routes.between, self.gpus - 1
         order, taken = trial.intra[trial.channels], list[Route]()

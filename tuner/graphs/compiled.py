@@ -1,8 +1,8 @@
-"""The search for channels in C (csrc/picks/channels.c): it finds the same as :mod:`tuner.graphs.channels`, in less
-time.
+"""The search for channels in C (csrc/picks/channels.c). It finds the same graphs as :mod:`tuner.graphs.channels`, in
+less time.
 
-C only has the moves. The lists of a system's GPUs and adapters, and what a path takes from which links, are computed
-here with the functions of the Python search, once per system or when a path is first needed.
+C only makes the moves of the search. The lists of GPUs and adapters, and what each path takes from which links, are
+computed here with the functions of the Python search: once per system, or when a path is first needed.
 """
 
 import ctypes
@@ -24,7 +24,8 @@ from tuner.graphs.trial import HANDICAP, Trial
 if TYPE_CHECKING:
     from tuner.graphs.network_channels import NetworkChannels
 
-MOST_GPUS, MOST_STEPS = 256, 1 << 14  # GPUs of all channels, which are as many calls in C inside each other
+# GPUs on a node, and GPUs of all channels together, each of which is one more nested call in C
+MOST_GPUS, MOST_STEPS = 256, 1 << 14
 FARTHER_THAN_ALL = 1 << 20
 _STARTS = {"widest_unused_first": 0, "widest_in_turn": 1, "widest_reached_in_turn": 1}
 _NEAREST = 2
@@ -33,8 +34,9 @@ _ENDS = (
     (DeviceKind.GPU, DeviceKind.GPU),
     (DeviceKind.NET, DeviceKind.GPU),
     (DeviceKind.GPU, DeviceKind.NET),
-)  # by the number that C has for them
-_REVERSE = {0.0: 0, 8.0: 1, 1.0: 2}  # of 8 GB/s
+)  # by the number that C uses for each
+# C's number for what traffic of 8 GB/s takes in the other direction: nothing, as much, or an eighth
+_REVERSE = {0.0: 0, 8.0: 1, 1.0: 2}
 
 _INT, _ADDRESS = ctypes.c_int32, ctypes.c_void_p
 _FIND_PATH = ctypes.CFUNCTYPE(_INT, _INT, _INT, _INT)
@@ -46,19 +48,19 @@ def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
 
 
 class _Lists(ctypes.Structure):
-    """``struct channel_lists``."""
+    """``struct channel_lists`` of csrc/picks."""
 
     _fields_ = _fields(_ADDRESS, "starts items")
 
 
 class _Path(ctypes.Structure):
-    """``struct channel_path``."""
+    """``struct channel_path`` of csrc/picks."""
 
     _fields_ = [("steps", _ADDRESS), *_fields(_INT, "known count type way_back_type pci_overhead")]
 
 
 class _System(ctypes.Structure):
-    """``struct channel_system``."""
+    """``struct channel_system`` of csrc/picks."""
 
     _fields_ = [
         *_fields(_INT, "gpus nets several_nodes disconnected_type no_hops_succeed trees_need_way_back"),
@@ -77,7 +79,7 @@ class _System(ctypes.Structure):
 
 
 class _Trial(ctypes.Structure):
-    """``struct channel_trial``."""
+    """``struct channel_trial`` of csrc/picks."""
 
     _fields_ = [
         *_fields(_INT, "is_tree is_balanced in_network same_channels alternates"),
@@ -96,16 +98,17 @@ class _Trial(ctypes.Structure):
 
 
 class CompiledSearch:
-    """The searches of one system in C, for those requests that :meth:`takes` accepts."""
+    """Searches of one system in C, for those requests that :meth:`takes` accepts."""
 
     def __init__(self, search: "NetworkChannels", library: Any) -> None:
         self.search, self._library = search, library
-        self._kept: list[Any] = []  # arrays that C has the addresses of
+        self._kept: list[Any] = []  # arrays whose addresses C has, kept alive
         self._listed: dict[int, _Lists] = {}
         self._near: dict[Pattern, _Lists] = {}
         self._may_leave: dict[tuple[Pattern, int], Any] = {}
         self._error: Exception | None = None
-        rules = search.rules  # whether a tree may leave by a net that reaches no GPU, and there look for the way back
+        # Whether a tree may leave by an adapter that reaches no GPU, and then has to look for the way back from there
+        rules = search.rules
         self._one_way = rules.trees_need_way_back and rules.disconnected == "followed"
         self._one_way &= any(DeviceKind.GPU not in net.paths for net in search.system.nets)
         self._left = np.array(search.load.left, np.float32)
@@ -131,9 +134,9 @@ class CompiledSearch:
         return True
 
     def run(self, trial: Trial, best: Trial, tries: int) -> tuple[int, bool]:
-        """Lays channels as ``trial`` requests. Returns the number of tries left, and whether ``best`` was improved.
+        """Searches channels as ``trial`` requests. Returns the number of tries left, and whether ``best`` was improved.
 
-        BadInput in the same cases as the Python search.
+        Raises BadInput in the same cases as the Python search.
         """
         search = self.search
         rows = trial.max_channels + 1
@@ -229,7 +232,7 @@ class CompiledSearch:
         widest = (
             [nets.widest_of(net) if reached[net] else (-1.0, []) for net in range(net_count)] if not nearest else []
         )
-        # A net that reaches no GPU ends the search where it is entered by.
+        # An adapter that reaches no GPU ends the search if a channel enters by it.
         from_net = [each or [(0, 0)] * gpus for each in order.from_net]
         between, entering, leaving = map(ctypes.addressof, self._paths)
         return _System(
@@ -270,16 +273,16 @@ class CompiledSearch:
         )
 
     def _asked(self, answer: Callable[..., object], *numbers: int) -> int:
-        """The answer of a callback to C; 0 after an error, which is raised when C has returned."""
+        """The answer of a callback to C. After an error it is 0, and the error is raised when C has returned."""
         try:
             answer(*numbers)
-        except Exception as error:  # ctypes would print it and go on
-            self._error = self._error or error  # the first, as Python raises it
+        except Exception as error:  # ctypes would print the error and continue
+            self._error = self._error or error  # the first error, which the Python search would raise
             return 0
         return 1
 
     def _make_path(self, ends: int, number: int, to: int) -> None:
-        """Registers what a path takes from each link."""
+        """Gives C what a path takes from each link."""
         kind, to_kind = _ENDS[ends]
         system = self.search.system
         start, count = system.nodes[kind][number], len(system.nodes[to_kind])
@@ -292,7 +295,7 @@ class CompiledSearch:
         made.pci_overhead, made.known = self.search.load.has_pci_overhead(start, path), True
 
     def _step(self, start: SystemDevice, link: Link) -> tuple[int, int, bool, int]:
-        """``struct channel_step``."""
+        """``struct channel_step`` of csrc/picks."""
         load = self.search.load
         reverse = _REVERSE[load.reverse_gbs(link, start, 8.0)]
         back = load.number(load.way_back(link)) if reverse else -1
@@ -300,12 +303,12 @@ class CompiledSearch:
 
 
 def of(search: "NetworkChannels") -> CompiledSearch | None:
-    """The searches of a system in C; None if the C part was not built, or if a part of the system causes an error."""
+    """The search of a system in C. None if the C part was not built, or if a part of the system causes an error."""
     library = _library()
     try:
         return None if library is None else CompiledSearch(search, library)
     except TunerError:
-        return None  # the search in Python has it where it is asked for
+        return None  # the search in Python raises the error when it comes to that part
 
 
 @cache

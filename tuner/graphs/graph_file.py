@@ -1,4 +1,4 @@
-"""Graphs that NCCL reads from a file, NCCL_GRAPH_FILE, instead of searching them.
+"""Graphs that NCCL reads from the file NCCL_GRAPH_FILE instead of searching for them.
 
 Source: ncclTopoGetGraphFromXml and what it calls, and ncclTopoCompute, src/graph/search.cc;
 ncclTopoGetXmlGraphFromFile, src/graph/xml.cc, v2.28.9-1.
@@ -23,11 +23,11 @@ VARIABLE = "NCCL_GRAPH_FILE"
 VERSION = "1"  # NCCL_GRAPH_XML_VERSION, xml.h
 DECIMAL = expression(r"\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)", re.ASCII)
 HEXADECIMAL = expression(r"\s*([+-]?)(0[xX])?([0-9a-fA-F]+)", re.ASCII)
-MOST_NUMBER = 2**63 - 1  # of strtol
+MOST_NUMBER = 2**63 - 1  # the largest number that strtol returns
 
 
 class GraphFile:
-    """A file of graphs as one release reads it. BadInput if NCCL fails with it."""
+    """A file of graphs, as one release reads it. BadInput if NCCL fails on the file."""
 
     def __init__(self, path: str, text: str, form: Dump) -> None:
         self.path, self.form = path, form
@@ -36,16 +36,16 @@ class GraphFile:
         except BadTopology as error:
             raise BadInput(str(error)) from None
         if root.tag != "graphs":
-            raise self._bad(f"root element is <{root.tag}>; valid: <graphs>, as NCCL_GRAPH_DUMP_FILE writes it")
+            raise self._bad(f"the root element is <{root.tag}>; valid: <graphs>, as NCCL_GRAPH_DUMP_FILE writes it")
         if root.get("version") != VERSION:
             raise self._bad(f"version={root.get('version')!r} is unknown; valid: {VERSION!r}")
         self.graphs = root.findall("graph")
 
     def fill(self, trial: Trial, number: int, system: System, variables: Environment) -> bool:
-        """Takes the graph with this id from the file if it is there. Returns True if no search is needed.
+        """Takes the graph with this id from the file, if the file has it. Returns True if no search is needed.
 
-        A graph that has no channels in the file is searched; as in NCCL, the search has the file's pattern and starts
-        at its path types.
+        A graph without channels in the file is searched. As in NCCL, the search uses the file's pattern and starts with
+        the file's path types.
         """
         for element in self.graphs:
             if self._integer(element, "id") == number:
@@ -73,7 +73,8 @@ class GraphFile:
             self._lay(trial, channels, system)
 
     def _lay(self, trial: Trial, channels: Sequence[Element], system: System) -> None:
-        """Puts all channels into one array, as NCCL does: surplus GPUs of one channel become the start of the next."""
+        """Writes all channels into one array, as NCCL does: if one channel has too many GPUs, the surplus becomes the
+        start of the next channel."""
         gpus = len(system.gpus)
         intra, inter = [0] * gpus * len(channels), [0] * 2 * len(channels)
         for number, channel in enumerate(channels):
@@ -122,7 +123,7 @@ class GraphFile:
         return Pattern(number)
 
     def _type(self, element: Element, name: str, system: System) -> int:
-        """The path type of an attribute; an unknown word is read as the nearest type."""
+        """The path type in an attribute; an unknown word counts as the nearest type."""
         text, names = self._text(element, name), system.types.names
         matching = (at for at, each in enumerate(names) if each not in PATHS_WITHOUT_WORD and text.startswith(each))
         return next(matching, 0)
@@ -145,7 +146,7 @@ class GraphFile:
 
 
 def of_request(request: SearchRequest, form: Dump) -> GraphFile | None:
-    """The graph file of a request; None if it names none. BadInput if NCCL fails with the file."""
+    """The graph file that a request names; None if it names none. BadInput if NCCL fails on the file."""
     if request.graph_file is None:
         return None
     return GraphFile(request.environment.get(VARIABLE, ""), request.graph_file, form)
@@ -166,7 +167,7 @@ NOT_SEARCHED = OrderedGraph(EMPTY, ())
 
 
 def text(found: Mapping[str, OrderedGraph], form: Dump) -> str:
-    """The text of the file; a graph that was not searched has no channels in it."""
+    """The text of the file that NCCL would write; a graph that was not searched has no channels in it."""
     written = dict(found)
     if "nvls" in found and not form.nvls_heads_only:
         written["nvls"] = _filled(found["nvls"], found["ring"])
@@ -179,7 +180,7 @@ def text(found: Mapping[str, OrderedGraph], form: Dump) -> str:
 
 
 def _filled(nvls: OrderedGraph, ring: OrderedGraph) -> OrderedGraph:
-    """NVLS channels with the places after each head, which NCCL leaves unset, filled with the first GPU."""
+    """The channels of NVLS. NCCL leaves the places after each head unset; here they have the first GPU."""
     gpus = sorted({int(device[4:]) for device in ring.orders[0] if device.startswith("gpu:")})
     rest = (f"gpu:{gpus[0]}",) * (len(gpus) - 1)
 
@@ -191,7 +192,7 @@ def _filled(nvls: OrderedGraph, ring: OrderedGraph) -> OrderedGraph:
 
 
 def _ranks(ring: OrderedGraph) -> dict[str, int]:
-    """The rank of each GPU of a node, by the order of their numbers, which may have gaps."""
+    """The rank of each GPU of a node, by the order of the GPUs' numbers, which may have gaps."""
     gpus = (
         {device for device in ring.orders[0] if device.startswith("gpu:") and "/" not in device} if ring.orders else {}
     )

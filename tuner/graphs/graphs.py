@@ -1,6 +1,7 @@
-"""The graphs of a node, in the order in which NCCL searches them, and the links of sends and receives.
+"""Finds the graphs of a node, in the order in which NCCL searches them, and the links for sends and receives.
 
-Before the search the system graph is prepared: paths, trimming, and the bandwidths that bound a channel.
+Before the search the system graph is prepared: paths are found, unused devices are removed, and the bandwidths that
+limit a channel are set.
 
 Source: initTransportsRank, src/init.cc; ncclNvlsInit, src/transport/nvls.cc; ncclTopoComputePaths, ncclTopoTrimSystem,
 ncclTopoGetNchannels, ncclTopoPathAllNVLink, src/graph/paths.cc; getLocalNetCountByBw, src/graph/topo.cc;
@@ -40,30 +41,31 @@ from tuner.release.search import Routing
 
 
 def prepared(request: SearchRequest, nccl: Release, variables: Environment) -> System:
-    """The system that the request's rank searches. BadTopology if the topology is invalid, BadInput if NCCL refuses
-    it."""
+    """The system graph in which the request's rank searches. BadTopology if the topology is invalid, BadInput if NCCL
+    refuses it."""
     system = built(request, nccl)
     complete(system, request, nccl, variables)
     return system
 
 
 def built(request: SearchRequest, nccl: Release) -> System:
-    """Devices and links of the request's node, without paths. BadTopology if several nodes have no adapters."""
+    """The devices and links of the request's node, without paths. BadTopology if there are several nodes but no
+    adapters."""
     search = nccl.search
     topologies = {host.topology: read_topology(host.topology) for host in request.each_host}
     nets = [bool(topology.nets) for topology in topologies.values()]
     if request.several_nodes and not all(nets):
-        raise BadTopology("topology has no <net> element, which a communicator of several nodes needs")
+        raise BadTopology("the topology has no <net> element, which a communicator of several nodes needs")
     root = xml.of_hosts(request, topologies, search)
     groups = {text: _peer_groups(topology, request.peer_to_peer) for text, topology in topologies.items()}
     of_hosts = [groups[host.topology] for host in request.each_host]
     system = build(root, search.devices, PathTypes.of(nccl.paths.types), of_hosts)
-    system.in_network = request.in_network and all(nets)  # a network without devices is none to NCCL
+    system.in_network = request.in_network and all(nets)  # NCCL treats a network without devices as none
     return system
 
 
 def complete(system: System, request: SearchRequest, nccl: Release, variables: Environment) -> None:
-    """Finds the paths, removes what the rank does not use, and sets what bounds a channel."""
+    """Finds the paths, removes the devices that the rank does not use, and sets the bandwidths that limit a channel."""
     compute_paths(system, nccl, variables)
     trim(system, request, nccl)
     compute_paths(system, nccl, variables)
@@ -71,13 +73,13 @@ def complete(system: System, request: SearchRequest, nccl: Release, variables: E
 
 
 def _peer_groups(topology: Topology, allowed: PeerToPeer) -> dict[str, int]:
-    """Groups of GPUs, by bus id, between which NVML and CUDA allow peer-to-peer."""
+    """The groups of GPUs, by bus id, within which NVML and CUDA allow peer-to-peer."""
     sockets = {cpu.numaid: number for number, cpu in enumerate(topology.cpus)}
     return {gpu.busid: allowed.group(sockets[gpu.numaid], n) for n, gpu in enumerate(topology.gpus)}
 
 
 def compute_paths(system: System, nccl: Release, variables: Environment) -> None:
-    """Finds all paths again."""
+    """Finds all paths anew."""
     routing = nccl.search.routing
     set_paths(system, routing, nvb=variables.number("NCCL_NVB_DISABLE", 0) == 0)
     Peers(system, routing, variables).divert_all()
@@ -119,7 +121,7 @@ def trim(system: System, request: SearchRequest, nccl: Release) -> None:
 
 
 def bound(system: System, unbounded_if_one: bool) -> None:
-    """Sets the upper bounds on the bandwidth of one channel and of all channels together."""
+    """Sets the largest bandwidth of one channel and of all channels together."""
     if not system.several_nodes and len(system.gpus) == 1:
         system.max_gbs, system.total_gbs = LOCAL_GBS, 0.0 if unbounded_if_one else LOCAL_GBS
         return
@@ -138,7 +140,7 @@ def bound(system: System, unbounded_if_one: bool) -> None:
         system.total_gbs = max(system.total_gbs, pci, float(nvlink))
 
 
-ASK_THE_DRIVER = 2  # default of NCCL_NVLS_ENABLE
+ASK_THE_DRIVER = 2  # the default of NCCL_NVLS_ENABLE
 
 
 def search(request: SearchRequest, nccl: str) -> SearchResult:
@@ -162,7 +164,7 @@ def search(request: SearchRequest, nccl: str) -> SearchResult:
 
 
 def _relays(system: System) -> Iterator[tuple[int, int, int]]:
-    """Every rank that reaches a network device over another rank's GPU (PXN), with the device and that other rank."""
+    """Every rank that reaches a network device over another rank's GPU (PXN), with that device and that rank."""
     if system.several_nodes:
         ranks = _own_ranks(system)
         for gpu in system.gpus:
@@ -173,12 +175,13 @@ def _relays(system: System) -> Iterator[tuple[int, int, int]]:
 
 
 def _own_ranks(system: System) -> Sequence[int]:
-    """The ranks of the node; if NCCL treats it as several nodes, those of the part with the request's rank."""
+    """The ranks of the node. If NCCL treats it as several nodes, only the ranks of the part that has the request's
+    rank."""
     return sorted(gpu.rank for gpu in system.gpus)
 
 
 def _net_gbs(loop: SearchLoop, request: SearchRequest, routing: Routing) -> float:
-    """Bandwidth of the adapters, in GB/s, as the release's tuning model sees it (ncclTopoGetMinNetBw,
+    """The bandwidth of adapters, in GB/s, that the release's tuning model uses (ncclTopoGetMinNetBw,
     src/graph/topo.cc)."""
     system, nets = loop.system, loop.channels.nets
     if routing.net_gbs == "slowest_adapter":
@@ -192,7 +195,7 @@ def _net_gbs(loop: SearchLoop, request: SearchRequest, routing: Routing) -> floa
 def in_order(
     loop: SearchLoop, request: SearchRequest, nccl: Release, variables: Environment
 ) -> Iterator[tuple[str, Trial]]:
-    """Yields each graph with its name as soon as it is found."""
+    """Searches the graphs in order, and yields each with its name as soon as it is found."""
     system, most, form = loop.system, nccl.limits.max_channels, nccl.search.dump
     ids = dict(zip(form.graphs, form.ids, strict=True))
     ring = Trial(Pattern.Ring, False, 1, most // 2)
@@ -217,7 +220,7 @@ def in_order(
 
 
 def _multicast(system: System, request: SearchRequest, nccl: Release, variables: Environment) -> bool:
-    """Whether NCCL searches for NVLS: as its variable says, or if the GPUs and an NVSwitch support multicast."""
+    """Whether NCCL searches for NVLS: its variable asks for it, or the GPUs and an NVSwitch support multicast."""
     wanted = variables.number("NCCL_NVLS_ENABLE", ASK_THE_DRIVER)
     if request.nvls_off and wanted == 1:
         raise BadInput("NCCL_NVLS_ENABLE=1: NCCL then refuses several ranks on one GPU; valid: 2, 0, or not set")
@@ -250,12 +253,13 @@ def _record(system: System, name: str, trial: Trial) -> Graph:
 
 
 def _number(gpu: GpuDevice) -> int:
-    """A GPU's number combined with its host's, in the form that NCCL uses for adapters."""
+    """The number of a GPU combined with that of its host, in the form that NCCL uses for adapters."""
     return (gpu.host << HOST_BIT) + gpu.dev
 
 
 def _orders(system: System, name: str, trial: Trial, shared: bool) -> tuple[tuple[str, ...], ...]:
-    """Each channel as NCCL dumps it (ncclTopoGetXmlFromChannel, src/graph/search.cc)."""
+    """The devices of each channel, in the order in which NCCL dumps them (ncclTopoGetXmlFromChannel,
+    src/graph/search.cc)."""
     orders = []
     for order, (first, last) in zip(trial.intra[: trial.channels], trial.inter[: trial.channels], strict=True):
         ranks = [system.gpus[gpu] for gpu in (order[:1] if name == "nvls" else order)]
@@ -268,7 +272,7 @@ CHANNELS_WITHOUT_NVLINK = 2
 
 
 def peer_links(request: SearchRequest, nccl: str) -> PeerLinks:
-    """The links for sends and receives of the request's node. BadTopology if the topology is invalid, BadInput if NCCL
+    """The links for sends and receives on the request's node. BadTopology if the topology is invalid, BadInput if NCCL
     refuses it."""
     return _peer_links(json.dumps(asdict(request), sort_keys=True), nccl)
 
@@ -322,7 +326,7 @@ def _access(system: System, gpus: Sequence[GpuDevice], adapters: Adapters) -> tu
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """The number of channels between each pair of GPUs of a node."""
+    """The number of channels for sends and receives between each pair of GPUs of a node."""
 
     system: System
     nccl: Release
@@ -335,7 +339,7 @@ class _Pairs:
 
 
 def _adapters(system: System, gpu: GpuDevice, local: LocalNets, nccl: Release) -> tuple[int, float]:
-    """How many network devices, taken in NCCL's order, together match the bandwidth between GPU and CPU, and their
+    """The number of network devices, in NCCL's order, that together match the bandwidth between GPU and CPU; and their
     bandwidth in GB/s."""
     paths = gpu.paths[DeviceKind.NET]
     if nccl.exchange.net_channels == "by_bandwidth":

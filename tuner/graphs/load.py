@@ -1,8 +1,8 @@
-"""Keeps the bandwidth that is left on every link while channels are laid.
+"""Keeps track of the bandwidth that is left on every link while channels are laid.
 
-NCCL keeps float32 values and rounds them to a thousandth after each change, which adding again does not exactly undo;
-so each change is looked up in a table of its amount, which is filled on first use. Source: followPath,
-ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
+NCCL keeps float32 values and rounds them to a thousandth after each change, so that adding an amount does not exactly
+undo subtracting it. Here the result of each change is looked up in a table for its amount, which is filled on first
+use. Source: followPath, ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
 """
 
 import math
@@ -15,7 +15,7 @@ from tuner.graphs.system import CpuDevice, DeviceKind, GpuDevice, Link, Path, Sy
 from tuner.graphs.trial import Recorder
 
 THOUSAND = f32(1000)
-REVERSE_TRAFFIC_BELOW = 80  # compute capability of GPUs that answer with an eighth of what they are sent
+REVERSE_TRAFFIC_BELOW = 80  # compute capability below which a GPU sends back an eighth of the traffic that it receives
 
 
 class Taken(dict[float, float | None]):
@@ -31,7 +31,7 @@ class Taken(dict[float, float | None]):
 
 
 class Less(dict[float, float]):
-    """Subtracts an amount from a bandwidth, rounded to float32 only, as NCCL does for adapters."""
+    """Subtracts an amount from a bandwidth. As for adapters in NCCL, the result is only rounded to float32."""
 
     def __init__(self, amount: float) -> None:
         self.amount = f32(amount)
@@ -43,7 +43,7 @@ class Less(dict[float, float]):
 
 
 class GivenBack(dict[float, float]):
-    """The bandwidth after an amount was given back."""
+    """The bandwidth after an amount is given back."""
 
     def __init__(self, amount: float) -> None:
         self.amount = f32(amount)
@@ -54,20 +54,20 @@ class GivenBack(dict[float, float]):
         return sum_
 
 
-# The table of each amount.
+# the tables, by amount
 less_by, taken_by, given_by = cache(Less), cache(Taken), cache(GivenBack)
 
 
 def _rounded(value: f32) -> float:
     thousandths = float(value * THOUSAND)
-    whole = math.floor(abs(thousandths) + 0.5)  # half away from zero, as roundf
+    whole = math.floor(abs(thousandths) + 0.5)  # rounds half away from zero, as roundf does
     return float(f32(math.copysign(whole, thousandths)) / THOUSAND)
 
 
 @cache
 def in_thousandths(gbs: float) -> bool:
-    """Whether a bandwidth is a whole number of thousandths and small enough that float32 adds and subtracts it without
-    loss."""
+    """Whether a bandwidth is a whole number of thousandths, and small enough for float32 to add and subtract it
+    exactly."""
     return 0 <= gbs < 1000 and abs(1000 * gbs - round(1000 * gbs)) < 0.1
 
 
@@ -76,26 +76,26 @@ Step = tuple[int, Taken, GivenBack]
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """A path with the amounts that it takes from its links; ``back`` is set if some links are also used in the other
-    direction.
+    """A path with the amounts that it takes from its links; ``back`` is set if the route also takes bandwidth from the
+    other direction of some links.
 
     ``short`` is the index of the link that had too little left when the route was last refused.
     """
 
     steps: tuple[Step, ...]
     hops: int
-    part: float = 0.0  # of hops, where a part of a path's bandwidth is taken
+    part: float = 0.0  # the part of a hop that counts, if the route takes a part of a path's bandwidth
     back: tuple[Step | None, ...] = ()
     short: Step | None = None
 
 
 class Load:
-    """The bandwidth left on each link, by its number."""
+    """The bandwidth left on each link, by the link's number."""
 
     def __init__(self, system: System, reverse_needs_type: bool, power_only: bool) -> None:
         self.system = system
         self.reverse_needs_type = reverse_needs_type
-        self.power_only = power_only  # CPUs of other kinds pay nothing for NVLinks
+        self.power_only = power_only  # CPUs other than POWER take nothing for NVLinks
         self.left: list[float] = []
         self.links: list[Link] = []
         self._numbers: dict[int, int] = {}
@@ -111,7 +111,7 @@ class Load:
 
     def begin(self) -> None:
         """Starts the next search with the bandwidths that are left now."""
-        self.exact = True  # all that is taken for a route and given back leaves each link as it was
+        self.exact = True  # giving back what was taken for a route restores each link exactly
         self._before = tuple(self.left)
 
     def number(self, link: Link) -> int:
@@ -125,7 +125,7 @@ class Load:
         return number, taken_by(amount), given_by(amount)
 
     def route(self, start: SystemDevice, path: Path, gbs: float, hops: int) -> Route:
-        """The route of a path from a device, taking ``gbs`` from each link."""
+        """The route of a path from a device; it takes ``gbs`` from each link."""
         pci_gbs = float(f32(gbs) * f32(6) / f32(5)) if self.has_pci_overhead(start, path) else gbs
         steps, back = list[Step](), list[Step | None]()
         for link in path.links:
@@ -136,14 +136,15 @@ class Load:
         return Route(tuple(steps), hops, back=tuple(back) if any(back) else ())
 
     def has_pci_overhead(self, start: SystemDevice, path: Path) -> bool:
-        """Whether a path takes more from PCI links than from others: a path from a GPU through an Intel CPU does."""
+        """Whether a path takes more bandwidth from PCI links than from others. A path from a GPU through an Intel CPU
+        does."""
         through_cpu = path.type == self.system.types.PHB and start.kind is DeviceKind.GPU
         return through_cpu and any(
             isinstance(link.to, CpuDevice) and link.to.vendor == "GenuineIntel" for link in path.links
         )
 
     def reverse_gbs(self, link: Link, start: SystemDevice, gbs: float) -> float:
-        """Bandwidth that a link's traffic takes from the other direction."""
+        """The bandwidth that a link's traffic takes from the link's other direction."""
         far, amount = link.to, 0.0
         hardware = DeviceKind.DEV if self.system.nodes[DeviceKind.DEV] else DeviceKind.GPU
         if far.kind is hardware and isinstance(far, GpuDevice) and start.kind is not DeviceKind.GPU:
@@ -162,12 +163,12 @@ class Load:
         )
 
     def take(self, route: Route) -> bool:
-        """Takes what a route needs. Returns False if there was too little, and then leaves the links as NCCL leaves
-        them."""
+        """Takes the bandwidth that a route needs. If there is too little, returns False and leaves the links as NCCL
+        does."""
         if route.back:
             return self._take_both_ways(route)
         left, steps, short = self.left, route.steps, route.short
-        # A route that is refused by one of its links is refused, whatever the links before have left.
+        # A route is refused if one of its links has too little, whatever the links before it have left.
         if short is not None and self.exact and short[1][left[short[0]]] is None:
             return False
         for step in steps:
@@ -182,7 +183,7 @@ class Load:
         return True
 
     def _refuse(self, steps: Sequence[Step], short: Step) -> None:
-        """Gives back what was taken from the links before one that has too little left."""
+        """Gives back what was taken from the links before the one that has too little left."""
         left = self.left
         for step in steps:
             link, taken, given = step
@@ -212,7 +213,7 @@ class Load:
         return True
 
     def give(self, route: Route) -> None:
-        """Returns to the links what a route had taken."""
+        """Gives the links back what a route had taken."""
         if route.back:
             self._give_both_ways(route.steps, route.back)
             return

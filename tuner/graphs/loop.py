@@ -1,4 +1,4 @@
-"""Searches one graph after the other on one system.
+"""Searches the graphs of one system, one after the other.
 
 Source: ncclTopoCompute, src/graph/search.cc, v2.28.9-1.
 """
@@ -22,7 +22,7 @@ ROWS: Final[tuple[tuple[StepsRow, int], ...]] = (("blackwell", 100), ("hopper", 
 
 
 class Bounds:
-    """Bounds of the searches, which are the same for every graph of a system."""
+    """Bounds of the searches that are the same for every graph of a system."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
         self.system, self.rules = system, nccl.search.loop
@@ -35,7 +35,8 @@ class Bounds:
         row = next(row for row, least in ROWS if self.capability >= least and steps.get(row))
         if nccl.search.devices.is_rubin(self.capability):
             row = "rubin"
-        self.steps = tuple(float(f32(gbs)) for gbs in steps[row])  # bandwidths of a channel, the highest first
+        # The bandwidths that are tried for a channel, the highest first
+        self.steps = tuple(float(f32(gbs)) for gbs in steps[row])
         self._set_types()
 
     def _set_types(self) -> None:
@@ -64,7 +65,7 @@ class Bounds:
         ]
 
     def split_nvlinks(self) -> bool:
-        """Whether NVLinks join the GPUs into exactly two groups (ncclTopoSplitNvLink, paths.cc)."""
+        """Whether NVLinks join the GPUs into exactly two separate groups (ncclTopoSplitNvLink, paths.cc)."""
         domain = list(range(self.gpus))
         for number, gpu in enumerate(self.system.gpus):
             for peer in range(number + 1, self.gpus):
@@ -77,7 +78,8 @@ AMPERE = 80
 
 
 def duplicate(best: Trial, capability: int, by_generation: bool) -> None:
-    """Lays every channel twice, with half the bandwidth each, if NCCL does that for GPUs of this compute capability."""
+    """Lays every channel a second time and halves all bandwidths, if NCCL does that for GPUs of this compute
+    capability."""
     if best.channels == 0 or best.pattern is Pattern.NVLS:
         return
     gbs = best.bw_intra
@@ -96,13 +98,14 @@ def duplicate(best: Trial, capability: int, by_generation: bool) -> None:
 
 
 class Attempts:
-    """The searches for one graph; each relaxation says whether it changed the request."""
+    """The searches for one graph. Each relaxation returns whether it changed the request."""
 
     def __init__(self, bounds: Bounds, channels: ChannelSearch, best: Trial, allowed: int, first_same: bool) -> None:
         self.bounds, self.channels, self.best, self.rules = bounds, channels, best, bounds.rules
-        self.allowed = allowed  # NCCL_CROSS_NIC, where the graph may cross adapters
+        self.allowed = allowed  # the value of NCCL_CROSS_NIC, if the graph may cross adapters
         self.trial = best.copied()
-        self.first_same = first_same  # whether channels are to be alike, each time types or bandwidths change
+        # Whether all channels have to be the same at first, after each change of types or bandwidths
+        self.first_same = first_same
         self.unused = bounds.tries.all
         self.left = 0
         self.at = self._start()
@@ -145,7 +148,7 @@ class Attempts:
         self.trial.bw_intra = self.trial.bw_inter = self.bounds.steps[self.at]
 
     def run(self) -> None:
-        """Makes both passes of the search: first relaxing the request, then raising the bandwidth."""
+        """Makes both passes of the search: the first relaxes the request, the second raises the bandwidth."""
         while not self._searched_to_the_end():
             if not self._relax():
                 break
@@ -168,7 +171,7 @@ class Attempts:
         return self.left == DONE or bool(reached)
 
     def _relax(self) -> bool:
-        """Relaxes the request. Returns False if there is nothing left to try."""
+        """Relaxes the request by one step. Returns False if nothing is left to try."""
         bounds, trial, best = self.bounds, self.trial, self.best
         cpu = bounds.system.cpus[0]
         between_amd = cpu.vendor == "AuthenticAMD" and trial.type_intra == bounds.types.SYS
@@ -245,7 +248,7 @@ class Attempts:
         self.trial.min_channels = self.best.channels
 
     def _raise(self) -> bool:
-        """Asks for more bandwidth. Returns False if there is nothing left to try."""
+        """Raises the requested bandwidth. Returns False if nothing is left to try."""
         trial, best = self.trial, self.best
         if self.left == 0 or self.at == 0:
             return False
@@ -280,7 +283,7 @@ FALLBACK_GBS = float(f32(0.1))
 
 
 class SearchLoop:
-    """Searches one graph after the other. As in NCCL, each search hands the rounding errors of its links to the
+    """Searches one graph after the other. As in NCCL, each search passes the rounding errors of its links on to the
     next."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment, file: GraphFile | None = None) -> None:
@@ -290,7 +293,8 @@ class SearchLoop:
         self.gpus = len(system.gpus)
 
     def compute(self, best: Trial, number: int | None = None) -> None:
-        """Searches the graph that ``best`` asks for and writes it there, or takes it from the graph file by its id."""
+        """Searches the graph that ``best`` asks for and writes it into ``best``, or takes it from the graph file by its
+        id."""
         allowed = self.bounds.cross_nic if len(self.system.nets) > 1 and best.pattern in MAY_CROSS else 0
         best.cross_nic = 1 if allowed == 1 else 0
         if self.rules.forced_crossing == "tried_first":
@@ -333,7 +337,7 @@ class SearchLoop:
             best.min_channels = 2
 
     def _fall_back(self, best: Trial) -> None:
-        """Sets one channel that goes through the GPUs in their order."""
+        """Lays one channel through the GPUs in their order, as NCCL does if it finds none."""
         best.intra, best.channels = [list(range(self.gpus))], 1
         best.bw_intra = best.bw_inter = FALLBACK_GBS
         best.type_intra = best.type_inter = self.bounds.types.SYS

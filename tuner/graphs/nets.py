@@ -1,4 +1,4 @@
-"""Network devices that a channel may enter and leave through, and in which order they are tried.
+"""The network devices through which a channel may enter and leave, and the order in which they are tried.
 
 Source: ncclTopoSelectNets, ncclTopoSearchCheckNet, src/graph/search.cc, v2.28.9-1.
 """
@@ -15,7 +15,7 @@ from tuner.release import Release
 from tuner.release.environment import Environment
 
 ANY_GPU = NO_GPU = -1
-NEVER = -1  # no id of a device
+NEVER = -1  # no device has this id
 SCATTER = "NCCL_MNNVL_SCATTER_NETS_ENABLE"
 MANY_HOPS = 1 << 28
 
@@ -24,8 +24,8 @@ RAIL_BY_GPUS = -1
 
 
 def _rail_per_host(system: System, nccl: Release, variables: Environment) -> bool:
-    """The value of NCCL_MNNVL_RAIL_PER_HOST. In releases that know Rubin, the default -1 means: on if all GPUs are
-    Rubin's.
+    """The value of NCCL_MNNVL_RAIL_PER_HOST. In releases that know Rubin, the default -1 means on if all GPUs are Rubin
+    GPUs.
 
     Source: ncclTopoSearchRecGpu of the libnccl of 2.32.3, and its parameter's default.
     """
@@ -37,7 +37,7 @@ def _rail_per_host(system: System, nccl: Release, variables: Environment) -> boo
 
 
 class Nets:
-    """The network devices of a system, as a search uses them."""
+    """The network devices of a system, in the form in which a search uses them."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
         self.system = system
@@ -62,7 +62,7 @@ class Nets:
         self._widest: dict[int, tuple[float, list[int]]] = {}
 
     def listed(self, farthest: int, gpu: int) -> list[int]:
-        """The devices to try for a GPU (its number, or ``ANY_GPU``): its own first, then others up to a path type."""
+        """The devices to try for a GPU (its number, or ``ANY_GPU``): first its own, then others up to a path type."""
         key = farthest, gpu
         if key not in self._listed:
             self._listed[key] = list(dict.fromkeys(self._list(farthest, gpu)))[: self._most(gpu)]
@@ -75,7 +75,7 @@ class Nets:
         return max(most, len(set(self._own(self._gpus(gpu)))))
 
     def _gpus(self, gpu: int) -> list[int]:
-        """The GPUs that a number stands for; empty if no GPU has it."""
+        """The GPUs that a number means; empty if no GPU has that number."""
         return [number for number in range(len(self.system.gpus)) if gpu in (number, ANY_GPU)]
 
     def _own(self, gpus: list[int]) -> list[int]:
@@ -104,7 +104,7 @@ class Nets:
         return self._nearest_gpus[net]
 
     def starts(self, net: int) -> tuple[list[int], bool]:
-        """The GPUs at which a channel from this device may begin, in order, and whether the device reaches any."""
+        """The GPUs at which a channel from this device may begin, in order; and whether the device reaches any GPU."""
         if net not in self._starts:
             gpus, type_ = self.nearest_gpus(net)
             reached, local = type_ != self.system.types.DIS, self.devices[net].local_gpu
@@ -113,7 +113,7 @@ class Nets:
         return self._starts[net]
 
     def leaving(self, trial: Trial, gpu: int, step: int) -> list[int]:
-        """The devices through which the current channel may leave from a GPU, given how it entered."""
+        """The devices through which the current channel may leave from a GPU; this depends on how it entered."""
         inter, channel = trial.inter, trial.channels
         last = inter[channel - 1][0] if self.alternates(trial) else NEVER
         first = inter[channel][1] if step and trial.pattern is Pattern.BalancedTree else NEVER
@@ -125,7 +125,7 @@ class Nets:
         return found
 
     def _may_leave(self, trial: Trial, net: int, step: int) -> bool:
-        """Whether the current channel may leave through a device, given how it entered."""
+        """Whether the current channel may leave through a device; this depends on how it entered."""
         nets, inter, channel = self.devices, trial.inter, trial.channels
         device, start = nets[net], nets[self.number_of[inter[channel][0]]]
         if not self.may_pair(trial, device, start):
@@ -135,7 +135,7 @@ class Nets:
         return not (trial.pattern is Pattern.BalancedTree and step != 0 and device.id != inter[channel][1])
 
     def may_pair(self, trial: Trial, device: AdapterDevice, start: AdapterDevice) -> bool:
-        """Whether a channel that enters through ``start`` may leave through this device."""
+        """Whether a channel that enters through ``start`` may leave through ``device``."""
         planes = {device.plane, start.plane} - {UNKNOWN} if self.rules.rails else set()
         if len(planes) > 1 or (trial.pattern is Pattern.Tree and device.id != start.id):
             return False
@@ -153,23 +153,24 @@ class Nets:
         return (device.guid, device.port) == (start.guid, start.port)
 
     def may_enter(self, trial: Trial, net: int) -> bool:
-        """Whether the next channel may enter through this device, given the device by which the last one left."""
+        """Whether the next channel may enter through ``net``; this depends on the device by which the last channel
+        left."""
         last = trial.channels - 1
         return not (self.alternates(trial) and self.devices[net].id != trial.inter[last][1])
 
     def alternates(self, trial: Trial) -> bool:
-        """Whether the current (or the next) channel has to use the previous one's adapters in reverse order."""
+        """Whether the current (or the next) channel has to use the previous channel's adapters in reverse order."""
         return bool(trial.channels & 1) and self.alternate_if_odd(trial)
 
     def alternate_if_odd(self, trial: Trial) -> bool:
-        """Whether every odd channel has to use the adapters in reverse order."""
+        """Whether every odd channel has to use the previous channel's adapters in reverse order."""
         rules = self.rules.alternate
         any_pattern = rules == "any_pattern" and trial.cross_nic != 0
         return any_pattern or (rules == "rings" and trial.pattern is Pattern.Ring and trial.cross_nic == 2)
 
     def widest(self, net: int, least_gbs: int, channel: int, pci_left: Callable[[int], float]) -> list[int]:
-        """The GPUs that a device reaches with the most bandwidth, then over the fewest links; empty if that is less
-        than ``least_gbs``.
+        """The GPUs that a device reaches with the most bandwidth and, among equals, over the fewest links; empty if
+        that bandwidth is less than ``least_gbs``.
 
         BadInput if the device reaches no GPU: it is on another host of an NVLink domain that NCCL treats as several
         nodes.
@@ -183,8 +184,8 @@ class Nets:
         return [gpu for gpu in found if gpu >= first] + [gpu for gpu in found if gpu < first]
 
     def widest_of(self, net: int) -> tuple[float, list[int]]:
-        """The largest bandwidth to a GPU, in GB/s, and the GPUs with it over the fewest links. BadInput if the device
-        reaches no GPU."""
+        """The largest bandwidth to a GPU, in GB/s, and the GPUs that have it over the fewest links. BadInput if the
+        device reaches no GPU."""
         if net not in self._widest:
             self._widest[net] = self._reached_best(self.devices[net])
         return self._widest[net]

@@ -20,22 +20,23 @@ from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.release.search import ChannelRules
 
-DONE = -1  # tries left when a graph has all the channels asked for
-NEVER = -1  # a step that no channel has
+DONE = -1  # number of tries left when a graph has all channels that were asked for
+NEVER = -1  # no channel has this step
 FREE, PCI_ORDER, REPLAY = 0, 1, 2
-# A GPU of a channel: its number, the step, the steps that go to the network and to the first GPU, how the next GPUs are
-# chosen, and bits of the GPUs that the channel has.
+# State of the search at a GPU of a channel: the GPU's number, the step, the steps at which the channel goes to the
+# network and to the first GPU, how the next GPUs are chosen, and a bit for each GPU that the channel has.
 State = tuple[int, int, int, int, int, int]
 Ways = Iterator[State]
 
 
 def begun(gpu: int, forced: int, back: int, round_: int) -> State:
-    """The state of a channel at its first GPU."""
+    """The state at the first GPU of a channel."""
     return gpu, 0, back, round_, forced, 1 << gpu
 
 
 class NetworkChannels:
-    """Both network ends of the current channel. Generators yield states, and undo their change after each."""
+    """Both network ends of the current channel. Its generators yield states, and undo their change after each of
+    them."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
         rules = nccl.search.channels
@@ -47,14 +48,14 @@ class NetworkChannels:
         self.gpus: Final = len(system.gpus)
         self.net_left = [net.gbs for net in system.nets]
         self.connections = [net.most_channels if rules.connections_limit_nets else -1 for net in system.nets]
-        self.left = 0  # tries
+        self.left = 0  # tries left
         self.trial: Trial
         self.routes: Routes
         self.transpositions = TranspositionTable(self.load, self.nets, self.net_left)
         self.recorder: Recorder | None = None
 
     def from_nets(self, back: int) -> Ways:
-        """Enters through each network device that the next channel may use."""
+        """The channel enters through each network device that it may use."""
         trial, nets, left = self.trial, self.nets, self.net_left
         less, more = less_by(whole := int(trial.bw_inter)), less_by(-whole)
         listed = nets.listed(trial.type_inter, ANY_GPU)
@@ -86,7 +87,8 @@ class NetworkChannels:
             self.connections[net] += 1
 
     def _from_net(self, net: int, whole: int, back: int) -> Generator[State, None, bool]:
-        """Continues at the GPUs at which a channel may begin. Returns whether the device gets its bandwidth back."""
+        """The channel continues at each GPU at which it may begin. Returns whether the device gets its bandwidth
+        back."""
         trial, rules = self.trial, self.rules
         number = trial.channels
         if number > 0 and (trial.same_channels or rules.replay == "always"):
@@ -114,19 +116,19 @@ class NetworkChannels:
                 yield begun(gpu, FREE, back, NEVER)
                 load.give(route)
                 trial.hops -= route.hops
-        return reached  # sic: NCCL goes on with the next device and forgets this one's bandwidth
+        return reached  # sic: NCCL continues with the next device without giving this one's bandwidth back
 
     def _head(self, net: int, listed: list[int], back: int) -> Generator[State, None, tuple[bool, bool]]:
-        """Continues at the GPU that a device belongs to, as a head. Returns whether the device gets its bandwidth back,
-        and whether a head was found.
-        """
+        """The channel continues at the GPU that a device belongs to, as a head. Returns whether the device gets its
+        bandwidth back, and whether a head was found."""
         trial, rules = self.trial, self.rules.nvls_heads
         if rules == "by_number_of_net":
             yield begun(self._head_by_number(listed), FREE, back, NEVER)
             return True, False
         if trial.channels >= len(listed):
             return True, False
-        if rules == "of_net_by_channel":  # whichever device the channel enters by, whose links it does not take
+        # The head is the same whichever device the channel enters by, and takes nothing from that device's links
+        if rules == "of_net_by_channel":
             own = self.nets.devices[listed[trial.channels]].local_gpu
             if own != NEVER:
                 yield begun(own, FREE, back, NEVER)
@@ -140,8 +142,8 @@ class NetworkChannels:
         return True, gpu != NEVER or rules == "distinct_losing_nets"
 
     def _head_by_number(self, listed: list[int]) -> int:
-        """The number that NCCL reads from a list of devices and uses as a GPU's number, which is a mistake of NCCL;
-        after the list's end it reads zeros.
+        """The number that NCCL takes from a list of devices and uses as a GPU's number, which is a mistake in NCCL.
+        After the end of the list it reads zeros.
 
         The list has 4 bytes for each device, and glibc's malloc allocates 24, 40, 56 ... bytes. After these comes the
         size of the next piece of memory, which is no GPU's number.
@@ -153,15 +155,15 @@ class NetworkChannels:
         return 0 if channel < allocated_bytes // 4 else self.gpus
 
     def _enter(self, net: int, gpu: int, back: int, forced: int) -> Ways:
-        """Continues from a network device to the channel's first GPU."""
+        """The channel continues from a network device to its first GPU."""
         route = self.routes.route((DeviceKind.NET, net, DeviceKind.GPU, gpu))
         if route is not None and self.routes.take(route):
             yield begun(gpu, forced, back, NEVER)
             self.routes.give(route)
 
     def to_nets(self, gpu: int, step: int, round_: int, forced: int, used: int) -> Ways:
-        """Leaves for the network at this step. In a balanced tree, each of the first two GPUs does so, with half the
-        bandwidth."""
+        """The channel leaves for the network at this step. In a balanced tree, each of the first two GPUs does so, with
+        half the bandwidth."""
         trial, nets = self.trial, self.nets
         balanced = trial.pattern is Pattern.BalancedTree
         gbs = trial.bw_inter / 2 if balanced else trial.bw_inter
@@ -179,8 +181,8 @@ class NetworkChannels:
 
 
 class NextGpus:
-    """The order in which the next GPUs are tried, from what is known before the search and what is left on the PCI
-    links."""
+    """The order in which the next GPUs are tried. It depends on what is known before the search, and on what is left on
+    the PCI links."""
 
     def __init__(self, system: System, load: Load, channels: ChannelRules) -> None:
         self.load = load
@@ -212,7 +214,7 @@ class NextGpus:
         self._all_pci_left: Callable[[list[float]], object] = itemgetter(*numbers) if numbers else len
 
     def _pci_links(self, system: System, gpu: GpuDevice) -> tuple[int, int] | None:
-        """The numbers of a GPU's PCI link and of its opposite direction."""
+        """The numbers of a GPU's PCI link and of the link in the other direction."""
         hardware: SystemDevice = gpu
         if system.nodes[DeviceKind.DEV]:
             hardware = gpu.links[0].to
@@ -224,7 +226,7 @@ class NextGpus:
         return None
 
     def pci_left(self, gpu: int) -> float:
-        """Bandwidth left on a GPU's PCI link, in the direction that has less; -1 without such a link."""
+        """The bandwidth left on a GPU's PCI link, in the direction that has less; -1 if it has no such link."""
         links, left = self.pci[gpu], self.load.left
         return -1.0 if links is None else min(left[links[0]], left[links[1]])
 
@@ -248,7 +250,7 @@ class NextGpus:
         return found
 
     def near(self, gpu: int, used: int, pattern: Pattern) -> list[int]:
-        """The GPUs to try after ``gpu`` if only its neighbours are tried."""
+        """The GPUs to try after ``gpu`` if only its neighbours in number are tried."""
         known, key = self._near_free[pattern], used * self.count + gpu
         found = known.get(key)
         if found is None:
@@ -277,7 +279,7 @@ class NextGpus:
         return [score[6] for score in scores]
 
     def neighbours_of(self, gpu: int, pattern: Pattern) -> tuple[int, ...]:
-        """The GPUs before and after one by number; those that NCCL puts first come last."""
+        """The GPUs before and after a GPU by number; the one that NCCL tries first is the last of the list."""
         key = pattern, gpu
         if key not in self._near:
             last, following = (gpu - 1) % self.count, (gpu + 1) % self.count

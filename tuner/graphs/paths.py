@@ -1,4 +1,5 @@
-"""Finds the paths between devices, breadth first from each device, and diverts them over a third device as NCCL does.
+"""Finds the paths between devices, breadth first from each device, and leads some of them over a third device, as NCCL
+does.
 
 Source: ncclTopoSetPaths, addInterStep and ncclGetLocalCpu, src/graph/paths.cc, v2.28.9-1.
 """
@@ -12,7 +13,8 @@ from tuner.release.search import Routing
 
 
 def set_paths(system: System, routing: Routing, nvb: bool) -> None:
-    """Finds the paths to all CPUs, GPUs, network devices and NVSwitches; ``nvb``: over one GPU's NVLinks, too."""
+    """Finds the paths to all CPUs, GPUs, network devices and NVSwitches. ``nvb``: paths may also pass one GPU by its
+    NVLinks."""
     for node in system.everything():
         node.paths.clear()
     for kind in (DeviceKind.CPU, DeviceKind.DEV, DeviceKind.GPU, DeviceKind.NET, DeviceKind.NVS):
@@ -21,19 +23,20 @@ def set_paths(system: System, routing: Routing, nvb: bool) -> None:
 
 
 class _Spread:
-    """The paths to one device, found level by level from it."""
+    """Finds the paths to one device, level by level outwards from it."""
 
     def __init__(self, base: SystemDevice, system: System, routing: Routing, nvb: bool) -> None:
         self.base, self.system, self.routing, self.nvb = base, system, routing, nvb
         self.kind, self.number, self.types = base.kind, system.number(base), system.types
         apart = bool(system.nodes[DeviceKind.DEV])
         from_rank = apart and base.kind is DeviceKind.GPU
-        self.relay = DeviceKind.DEV if apart else DeviceKind.GPU  # what passes on over NVLink
-        self.through = 2 if from_rank else 1  # and after how many links
+        # The kind of device that passes traffic on over NVLink
+        self.relay = DeviceKind.DEV if apart else DeviceKind.GPU
+        self.through = 2 if from_rank else 1  # the number of links after which it does so
         self.own = base.links[0].to if from_rank else base
 
     def path_of(self, node: SystemDevice) -> Path:
-        """The path from a device, empty at first."""
+        """The path from a device; empty at first."""
         if self.kind not in node.paths:
             unreached = self.routing.unreached
             gone = unreached == "disconnected" or (unreached == "disconnected_for_others" and node is not self.base)
@@ -42,7 +45,7 @@ class _Spread:
         return node.paths[self.kind][self.number]
 
     def spread(self) -> None:
-        """Continues level by level, in the order in which devices are reached."""
+        """Finds paths level by level, in the order in which devices are reached."""
         start = self.path_of(self.base)
         start.links, start.gbs, start.type = (), LOCAL_GBS, self.types.LOC
         level = [self.base]
@@ -55,7 +58,8 @@ class _Spread:
             level = following
 
     def lead(self, node: SystemDevice, link: Link) -> bool:
-        """Extends a path over a link to the device at its far end, if that is better than the path known so far."""
+        """Extends a path over a link to the device at the link's far end, if that is better than the best path known so
+        far."""
         path, at_far = self.path_of(node), self.path_of(link.to)
         if not self.passes(node, link, path):
             return False
@@ -67,8 +71,8 @@ class _Spread:
         return True
 
     def passes(self, node: SystemDevice, link: Link, path: Path) -> bool:
-        """Whether paths may lead through a device: through a GPU only over NVLink, to another GPU, and only one GPU per
-        path."""
+        """Whether paths may lead through a device. They may pass a GPU only over NVLink, only on the way to another
+        GPU, and only one GPU per path."""
         if node is self.own or node is self.base or node.kind is not self.relay:
             return True
         if link.kind == "LOC" and link.to.kind is DeviceKind.GPU:
@@ -76,7 +80,7 @@ class _Spread:
         return self.nvb and link.kind == "NVL" and link.to.kind is self.relay and path.hops <= self.through
 
     def better(self, at_far: Path, path: Path, gbs: float, type_: int) -> bool:
-        """Whether a path over ``path`` and one more link is better than ``at_far``."""
+        """Whether ``path`` with one more link is better than the path ``at_far``."""
         if self.routing.prefer == "wider":
             return (at_far.gbs == 0 or at_far.hops > path.hops) and at_far.gbs < gbs
         if type_ != at_far.type:
@@ -84,7 +88,7 @@ class _Spread:
         return at_far.gbs < gbs or (at_far.gbs == gbs and at_far.hops > path.hops + 1)
 
     def type_over(self, node: SystemDevice, link: Link, path: Path) -> int:
-        """The type of a path after it is extended by a link."""
+        """The type of a path after a link is added to it."""
         types, far = self.types, link.to
         new = types.LOC if link.kind == "NET" else types.names.index(link.kind)
         if node.kind is DeviceKind.PCI and far.kind is DeviceKind.PCI:
@@ -105,7 +109,7 @@ def _back(far: SystemDevice, node: SystemDevice, link: Link, routing: Routing) -
 
 
 def near_cpu(system: System, gpu: SystemDevice, routing: Routing) -> int:
-    """The number of the CPU nearest to a GPU. BadTopology for a GPU that reaches none."""
+    """The number of the CPU nearest to a GPU. BadTopology if the GPU reaches none."""
     paths = gpu.paths[DeviceKind.CPU]
     if routing.cpu_of_gpu == "widest":
         widest = max(path.gbs for path in paths)
@@ -123,7 +127,7 @@ def near_cpu(system: System, gpu: SystemDevice, routing: Routing) -> int:
 
 
 def divert(system: System, source: SystemDevice, over: SystemDevice, target: SystemDevice, routing: Routing) -> None:
-    """Replaces a path by the one to a device in between and the one from there on."""
+    """Replaces a path by two others: to a device in between, and from there to the target."""
     types = system.types
     first = source.paths[over.kind][system.number(over)]
     then = over.paths[target.kind][system.number(target)]
@@ -134,16 +138,16 @@ def divert(system: System, source: SystemDevice, over: SystemDevice, target: Sys
 
 
 def joined(system: System, first: int, then: int, routing: Routing) -> int:
-    """The type of two paths in sequence."""
+    """The type of two paths that follow each other."""
     types = system.types
     if routing.joined_p2c and {first, then} == {types.PHB, types.C2C}:
         return types.P2C
     return max(first, then)
 
 
-# Numbers in place of names: levels of releases long ago.
+# Old releases allow numbers instead of the names of levels.
 OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")
-IGNORE_AND_DO_NOT_ASK = 2  # of NCCL_IGNORE_DISABLED_P2P
+IGNORE_AND_DO_NOT_ASK = 2  # value of NCCL_IGNORE_DISABLED_P2P
 FEW_GPUS_ON_AMD = 2
 
 
@@ -198,8 +202,8 @@ class Peers:
         return source.paths[DeviceKind.GPU][self.system.number(target)]
 
     def relay(self, source: GpuDevice, target: GpuDevice) -> GpuDevice | None:
-        """The GPU that the path goes through, if any. NcclFails if that GPU was removed from the system, which NCCL
-        refuses."""
+        """The GPU that a path goes through, if any. NcclFails if that GPU was removed from the system, because NCCL
+        then refuses the system."""
         links = self._path(source, target).links
         kind, hops = (DeviceKind.DEV, 4) if self.system.nodes[DeviceKind.DEV] else (DeviceKind.GPU, 2)
         between = links[hops // 2 - 1].to if len(links) == hops else None
@@ -213,10 +217,11 @@ class Peers:
         return between
 
     def peer_to_peer(self, source: GpuDevice, target: GpuDevice) -> bool:
-        """Whether NCCL uses peer-to-peer between two GPUs of the node. BadInput if NVML denies it although NVLinks join
-        them."""
+        """Whether NCCL uses peer-to-peer between two GPUs of the node. BadInput if NVLinks join the GPUs but NVML
+        denies peer-to-peer."""
         path = self._path(source, target)
-        relay = self.relay(source, target)  # NCCL looks for it first, and may refuse it, whatever the level
+        # NCCL looks for the GPU in between first, and may refuse it whatever the level is
+        relay = self.relay(source, target)
         if path.type > self.level:
             return False
         if source is target or self.ignore_disabled == IGNORE_AND_DO_NOT_ASK or source.host != target.host:
@@ -236,7 +241,7 @@ class Peers:
         return not asked or source.peer_group == target.peer_group
 
     def connected(self, source: GpuDevice, target: GpuDevice) -> bool:
-        """Whether peer-to-peer or shared memory joins two GPUs, and the network is no better."""
+        """Whether peer-to-peer or shared memory joins two GPUs, and the network is not better."""
         if source.host != target.host and self.routing.hosts_joined == "always":
             return True
         if self.connected_by_memory(source, target):
@@ -245,7 +250,7 @@ class Peers:
         return not self.no_shared_memory and not network and source.host == target.host
 
     def connected_by_memory(self, source: GpuDevice, target: GpuDevice) -> bool:
-        """Whether peer-to-peer joins two GPUs, perhaps over one in between, and the network is no better."""
+        """Whether peer-to-peer joins two GPUs, perhaps over a GPU in between, and the network is not better."""
         if not self.peer_to_peer(source, target):
             return False
         if self.relay(source, target) is not None:
@@ -254,7 +259,7 @@ class Peers:
         return reached and not self.network_is_better(source, target)
 
     def network_is_better(self, source: GpuDevice, target: GpuDevice) -> bool:
-        """Whether both GPUs reach an adapter nearby faster than each other."""
+        """Whether both GPUs reach an adapter nearby with more bandwidth than each other."""
         if self.network_is_no_choice:
             return False
         gbs, near = self._path(source, target).gbs, self.system.types.PXB

@@ -1,4 +1,4 @@
-"""The request of a search: a node, how many nodes there are, and the variables that the search reads."""
+"""The request of a search: a node, whether there are others, and the variables that the search reads."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from tuner.machine.graphs import OrderedGraph
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Equal hosts of an NVLink domain that follow each other in the order of ranks; the fields are those of a
+    """Successive hosts of an NVLink domain, in the order of ranks, that are equal; the fields are those of a
     SearchRequest."""
 
     topology: str
@@ -25,27 +25,27 @@ class Hosts:
 class SearchRequest:
     """One kind of node of a communicator: a host, or several that NVLink joins (multi-node NVLink, MNNVL).
 
-    BadTopology on first use if the text is not a topology.
+    Raises BadTopology on first use if the text is not a topology.
     """
 
-    topology: str  # text of a topology XML in NCCL's format, of one host, with <gpu> and <net> elements
-    gpus: int  # used of it: the first by dev
+    topology: str  # topology XML of one host in NCCL's format, with <gpu> and <net> elements
+    gpus: int  # number of its GPUs that are used, the first by dev
     several_nodes: bool  # whether the communicator has ranks on other nodes
     environment: Mapping[str, str] = field(default_factory=dict)  # NCCL_* variables
-    peer_to_peer: PeerToPeer = PeerToPeer.all  # between which GPUs of a host NVML and CUDA allow it
-    gpu_of_rank: Sequence[int] = ()  # which of the GPUs each local rank is on, where ranks share some
-    nvls_off: bool = False  # as ranks share GPUs
-    hosts: int = 1  # of the NVLink domain that are like this
-    in_domain: bool = False  # they are a NVLink domain, which may be of one host
-    others: Sequence[Hosts] = ()  # further hosts of it, in the order of ranks
+    peer_to_peer: PeerToPeer = PeerToPeer.all  # the GPUs of a host between which NVML and CUDA allow peer-to-peer
+    gpu_of_rank: Sequence[int] = ()  # the GPU of each local rank, if ranks share GPUs
+    nvls_off: bool = False  # NVLS is off because ranks share GPUs
+    hosts: int = 1  # number of hosts of the NVLink domain that are like this one
+    in_domain: bool = False  # the hosts form an NVLink domain, which may consist of one host
+    others: Sequence[Hosts] = ()  # further hosts of the NVLink domain, in the order of ranks
     graph_file: str | None = None  # text of the file that NCCL_GRAPH_FILE names
-    later: bool = False  # its processes had a communicator before, which merged adapters
-    network_reduces: bool = False  # CollNet's network is there, on every adapter
-    rank: int = 0  # of the node, the one that searches: in a node that NCCL takes for several, it searches its own part
+    later: bool = False  # the processes had an earlier communicator, which merged adapters
+    network_reduces: bool = False  # the network for CollNet is available on every adapter
+    rank: int = 0  # the rank that searches; if NCCL treats the node as several nodes, the rank searches its own part
 
     @property
     def in_network(self) -> bool:
-        """Whether CollNet is on."""
+        """Whether CollNet is on: its network is available, and NCCL_COLLNET_ENABLE is 1."""
         return self.network_reduces and self.environment.get("NCCL_COLLNET_ENABLE") == "1"
 
     @property
@@ -56,18 +56,20 @@ class SearchRequest:
                 yield kind
 
 
-# What the search of a node gives.
+# The result of searching a node.
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of the search of a node."""
+    """The result of searching a node."""
 
-    graphs: Mapping[str, OrderedGraph]  # by name; one that NCCL finds no channels for has none
-    net_gbs: float  # slowest path from a GPU to its own adapter, 1e9 bytes per second; 0 for a release without it
-    part_of_rank: tuple[int, ...]  # which of the nodes that NCCL takes the node for each of its ranks is in
-    # Who sends over another GPU (PXN): a rank of the node (of its part, by order), the network device, by its number
-    # as in a channel's order, and the rank that it sends over
+    graphs: Mapping[str, OrderedGraph]  # by name; without channels if NCCL finds none
+    # Bandwidth of the slowest path from a GPU to its own adapter, 1e9 bytes per second; 0 for releases without it
+    net_gbs: float
+    # For each rank of the node, which of the nodes it is in, if NCCL treats the node as several
+    part_of_rank: tuple[int, ...]
+    # The ranks that send over another GPU (PXN): the rank within its part of the node, the number of the network device
+    # as in a channel's order, and the rank whose GPU it sends over
     relays: tuple[tuple[int, int, int], ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""Paths, each with the bandwidth that a channel of the current graph takes from its links.
+"""Paths, each with the bandwidth that a channel of the current graph takes from the path's links.
 
 Source: ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
 """
@@ -13,21 +13,22 @@ from tuner.graphs.system import DeviceKind, GpuDevice, Path, System, SystemDevic
 from tuner.graphs.trial import Trial
 from tuner.release.search import ChannelRules
 
-Ends = tuple[DeviceKind, int, DeviceKind, int]  # from a device of a kind, by number, to another
-Parts = list[tuple[Ends, float]]  # paths, and how much of a channel's bandwidth each takes
+# Two devices, each by its kind and number: where a path starts and where it ends
+Ends = tuple[DeviceKind, int, DeviceKind, int]
+Parts = list[tuple[Ends, float]]  # paths, and the share of a channel's bandwidth that each takes
 UNKNOWN: Final = Route((), 0)
 
 
 class Routes:
-    """All routes of one search, each computed when it is first needed."""
+    """All routes of one search; each is computed when it is first needed."""
 
     def __init__(self, system: System, load: Load, rules: ChannelRules, trial: Trial) -> None:
         self.system, self.load, self.rules, self.trial = system, load, rules, trial
         gpus = len(system.gpus)
-        # from each GPU to each other; UNKNOWN: not made yet
+        # from each GPU to each other GPU; UNKNOWN: not computed yet
         self.between: list[list[Route | None]] = [[UNKNOWN] * gpus for _ in range(gpus)]
-        # From each GPU to each network device; and from each of these to the GPUs that a channel may begin with, in the
-        # order in which they are tried. Heads may have a number that is no GPU's, the one after the last.
+        # From each GPU to each network device, and from each network device to the GPUs at which a channel may begin,
+        # in the order in which they are tried. A head may have a number that belongs to no GPU, the one after the last.
         heads = max(gpus + 1, len(system.nets))
         self.leaving: list[list[Route | None]] = [[UNKNOWN] * len(system.nets) for _ in range(heads)]
         self.entering: list[list[Route | None]] = [[] for _ in system.nets]
@@ -41,7 +42,7 @@ class Routes:
         return self._made[key]
 
     def new_between(self, gpu: int, peer: int) -> Route | None:
-        """The route between two GPUs, kept in ``between``."""
+        """The route between two GPUs, which is then kept in ``between``."""
         route = self.between[gpu][peer] = self._new((DeviceKind.GPU, gpu, DeviceKind.GPU, peer), 1, None)
         return route
 
@@ -75,26 +76,26 @@ class Routes:
         return self.load.route(start, path, amount, path.hops * int(share))
 
     def take(self, route: Route) -> bool:
-        """Takes what a route needs and counts its hops. Returns False if there is too little."""
+        """Takes the bandwidth that a route needs and counts its hops. Returns False if there is too little."""
         if not self.load.take(route):
             return False
         self._count(route, 1)
         return True
 
     def give(self, route: Route) -> None:
-        """Gives back what a route took."""
+        """Gives back the bandwidth that a route took."""
         self.load.give(route)
         self._count(route, -1)
 
     def _count(self, route: Route, sign: int) -> None:
-        """Counts the hops as NCCL does: in a C int, to which parts of a hop are added as a float."""
+        """Counts hops as NCCL does: in a C int, to which parts of a hop are added as a float."""
         if not route.part:
             self.trial.hops += sign * route.hops
         else:
             self.trial.hops = int(f32(self.trial.hops) + f32(sign * route.part))
 
     def take_parts(self, parts: Parts) -> list[Route]:
-        """Takes one route after the other until one finds too little. Returns the routes taken."""
+        """Takes one route after the other until a link has too little bandwidth. Returns the routes that were taken."""
         taken = list[Route]()
         for ends, share in parts:
             route = self.route(ends, share)
@@ -104,7 +105,7 @@ class Routes:
         return taken
 
     def give_parts(self, parts: Parts, taken: list[Route]) -> None:
-        """Gives the parts back in NCCL's order: each half from its end."""
+        """Gives the parts back in NCCL's order: each half beginning at its end."""
         half = len(parts) // 2
         for route in [*reversed(taken[half:]), *reversed(taken[:half])]:
             self.give(route)
@@ -136,20 +137,20 @@ def way_back_type(system: System, ends: Ends) -> int:
 
 
 def _called(node: SystemDevice, number: int) -> str:
-    """The name of a device: a GPU's number on the host (this system may be a part of it), another device's number in
-    the system."""
+    """The name of a device in an error: a GPU's number on the host (this system may be a part of it), or another
+    device's number in the system."""
     return f"GPU {node.dev}" if isinstance(node, GpuDevice) else f"{node.kind.name} {number}"
 
 
 def through_switch(gpus: int, head: int) -> Parts:
-    """The parts of an NVLS channel: the whole bandwidth between every GPU and the NVSwitch, and twice as much at the
+    """The paths of an NVLS channel: the whole bandwidth between every GPU and the NVSwitch, and twice that at the
     head."""
     parts: Parts = [((DeviceKind.NVS, 0, DeviceKind.GPU, gpu), 2 if gpu == head else 1) for gpu in range(gpus)]
     return parts + [((DeviceKind.GPU, gpu, DeviceKind.NVS, 0), 2 if gpu == head else 1) for gpu in range(gpus)]
 
 
 def all_to_all(gpus: int, head: int) -> Parts:
-    """The parts of a CollNet direct channel: between its head and every other GPU, each for a part of the data."""
+    """The paths of a CollNet direct channel: between its head and every other GPU, each for a part of the data."""
     part = float(f32(1.0) / f32(gpus - 1))
     parts: Parts = [((DeviceKind.GPU, head, DeviceKind.GPU, gpu), part) for gpu in range(gpus)]
     return parts + [((DeviceKind.GPU, gpu, DeviceKind.GPU, head), part) for gpu in range(gpus)]

@@ -1,4 +1,5 @@
-"""NCCL's system graph of one node, a host or an NVLink domain: devices, links, and the paths found over these links.
+"""NCCL's system graph of one node, which is a host or an NVLink domain: its devices, links, and the paths over these
+links.
 
 Sources are files of ``src/graph`` at v2.28.9-1; bandwidths are float32 values in Python floats, 1e9 bytes per second.
 """
@@ -16,18 +17,18 @@ class DeviceKind(Enum):
 
     GPU = 0
     PCI = 1
-    NVS = 2  # all NVSwitches together
+    NVS = 2  # all NVSwitches together are one device
     CPU = 3  # a NUMA node
-    NIC = 4  # an adapter's PCI device
-    NET = 5  # one of its network devices
-    DEV = 6  # a GPU's hardware, in releases that tell it from the rank on it
+    NIC = 4  # the PCI device of an adapter
+    NET = 5  # one network device of an adapter
+    DEV = 6  # the hardware of a GPU, in releases that distinguish it from the rank on it
 
-    __hash__ = object.__hash__  # as fast as a member of an enumeration is looked up
+    __hash__ = object.__hash__  # makes look-ups as fast as for other objects
 
 
 @dataclass(frozen=True, slots=True)
 class PathTypes:
-    """The numbers of a release's path types, nearest first; -1 for a type that the release does not have."""
+    """The numbers of a release's path types, the nearest first; -1 for a type that the release does not have."""
 
     LOC: int
     NVL: int
@@ -45,7 +46,7 @@ class PathTypes:
 
     @classmethod
     def of(cls, names: tuple[str, ...]) -> "PathTypes":
-        """Path types of a release that has these names in this order."""
+        """The path types of a release that has these names in this order."""
         numbers = {name: names.index(name) if name in names else -1 for name in PATH_NAMES}
         return cls(**numbers, names=names)
 
@@ -61,8 +62,8 @@ class Link:
 
 @dataclass(slots=True, eq=False)
 class Path:
-    """A path from one device to another; ``type`` as in :class:`PathTypes`. It is unreachable if it has no links and no
-    bandwidth."""
+    """A path from one device to another; ``type`` is a number as in :class:`PathTypes`. A path without links and
+    bandwidth does not exist."""
 
     type: int
     links: tuple[Link, ...] = ()
@@ -70,12 +71,12 @@ class Path:
 
     @property
     def hops(self) -> int:
-        """Number of links."""
+        """The number of links."""
         return len(self.links)
 
 
-UNKNOWN = -1  # rail or plane of an adapter
-HOST_BIT = 56  # of an id, from which on it says the host
+UNKNOWN = -1  # the rail or plane of an adapter is not known
+HOST_BIT = 56  # the bits of an id from here on are the host's number
 
 
 @dataclass(slots=True, eq=False)
@@ -84,43 +85,44 @@ class SystemDevice:
 
     kind: DeviceKind
     id: int
-    links: list[Link] = field(default_factory=list, repr=False)  # in a circle, so never printed
-    paths: dict[DeviceKind, list[Path]] = field(default_factory=dict, repr=False)  # to each of a kind; absent: none
-    device: int = 0  # of a PCI switch: vendor, device, subsystem vendor and device, 16 bits each
+    links: list[Link] = field(default_factory=list, repr=False)  # not printed, because links form circles
+    # To each device of a kind; a kind is absent if there are no such paths
+    paths: dict[DeviceKind, list[Path]] = field(default_factory=dict, repr=False)
+    device: int = 0  # of a PCI switch: vendor, device, subsystem vendor and subsystem device, 16 bits each
 
     @property
     def host(self) -> int:
-        """Number of the device's host in an NVLink domain; 0 for the first host and the NVSwitches."""
+        """The number of the device's host in an NVLink domain; 0 for the first host and for NVSwitches."""
         return self.id >> HOST_BIT
 
 
 @dataclass(slots=True, eq=False)
 class GpuDevice(SystemDevice):
-    """A GPU as a rank uses it."""
+    """A GPU as one rank uses it."""
 
-    dev: int = -1  # NVML's number
+    dev: int = -1  # the number that NVML gives the GPU
     rank: int = -1
-    compute_capability: int = 0  # 90 is 9.0
+    compute_capability: int = 0  # 90 for 9.0
     gpu_direct: bool = False
-    peer_group: int = 0  # of GPUs between which NVML and CUDA allow peer-to-peer
+    peer_group: int = 0  # number of the group of GPUs between which NVML and CUDA allow peer-to-peer
 
 
 @dataclass(slots=True, eq=False)
 class AdapterDevice(SystemDevice):
     """A network device."""
 
-    dev: int = -1  # the network plugin's number
+    dev: int = -1  # the number that the network plugin gives the device
     guid: int = 0
     port: int = 0
-    pci: str = ""  # bus id of its PCI device
+    pci: str = ""  # bus id of the adapter's PCI device
     rail: int = UNKNOWN
     plane: int = UNKNOWN
-    gbs: float = 0.0  # what is left of it during the search
+    gbs: float = 0.0  # the bandwidth that is left during the search
     latency_us: float = 0.0
     gpu_direct: bool = False
-    in_network: bool = False  # it does collectives
+    in_network: bool = False  # whether the adapter can do collectives
     most_channels: int = 0
-    local_gpu: int = -1  # number of the GPU that is its own, -1: none
+    local_gpu: int = -1  # number of the GPU that it belongs to; -1 if it belongs to none
 
 
 @dataclass(slots=True, eq=False)
@@ -135,31 +137,32 @@ class CpuDevice(SystemDevice):
 
 @dataclass(slots=True, eq=False)
 class System:
-    """All devices of a node, by kind in NCCL's order."""
+    """All devices of a node, by kind, in NCCL's order."""
 
     types: PathTypes
-    hosts: int = 1  # of a NVLink domain
+    hosts: int = 1  # number of hosts of the NVLink domain
     nodes: dict[DeviceKind, list[SystemDevice]] = field(default_factory=lambda: {kind: [] for kind in DeviceKind})
-    in_network: bool = False  # CollNet is on, and there are adapters for it, if only in the file
+    in_network: bool = False  # CollNet is on, and there are adapters for it; first only whether it is on
     several_nodes: bool = False  # the communicator has ranks that are not in this system
-    # Groups of the node's ranks that only the network joins: which one each rank is in; all but the own are cut off.
+    # For each rank of the node, the number of its group. Only the network joins different groups; all groups but the
+    # own one are removed.
     part_of_rank: tuple[int, ...] = ()
-    max_gbs: float = 0.0  # of one channel, NCCL's maxBw
-    total_gbs: float = 0.0  # of a GPU, NCCL's totalBw
+    max_gbs: float = 0.0  # the most bandwidth of one channel, NCCL's maxBw
+    total_gbs: float = 0.0  # the bandwidth of all links of a GPU, NCCL's totalBw
 
     @property
     def gpus(self) -> list[GpuDevice]:
-        """The GPUs."""
+        """The GPUs of the system."""
         return self.nodes[DeviceKind.GPU]  # type: ignore[return-value]
 
     @property
     def nets(self) -> list[AdapterDevice]:
-        """The network devices."""
+        """The network devices of the system."""
         return self.nodes[DeviceKind.NET]  # type: ignore[return-value]
 
     @property
     def cpus(self) -> list[CpuDevice]:
-        """The NUMA nodes."""
+        """The NUMA nodes of the system."""
         return self.nodes[DeviceKind.CPU]  # type: ignore[return-value]
 
     @property
@@ -168,7 +171,7 @@ class System:
         return bool(self.nodes[DeviceKind.NVS])
 
     def everything(self) -> Iterator[SystemDevice]:
-        """Every device, kind by kind."""
+        """Every device of the system, kind by kind."""
         for nodes in self.nodes.values():
             yield from nodes
 
@@ -182,12 +185,12 @@ class System:
         return next(number for number, other in enumerate(self.nodes[node.kind]) if other.id == node.id)
 
     def remove(self, gone: SystemDevice) -> None:
-        """Removes a device and the links to it (ncclTopoRemoveNode, topo.cc)."""
+        """Removes a device and all links to it (ncclTopoRemoveNode, topo.cc)."""
         self.nodes[gone.kind] = [node for node in self.nodes[gone.kind] if node is not gone]
         for node in self.everything():
             node.links = [link for link in node.links if link.to is not gone]
 
     @property
     def compute_capabilities(self) -> list[int]:
-        """Compute capability of each GPU: 80, 90, 100 ..."""
+        """The compute capability of each GPU: 80, 90, 100 ..."""
         return [gpu.compute_capability for gpu in self.gpus]

@@ -1,11 +1,12 @@
-"""Two memories that spare the search what NCCL repeats without gain; they only add the tries that a repetition takes.
+"""Two memories of what the search already tried without success, so that it need not be tried again.
 
-NCCL's search is depth first and limited by a number of tries, so where it stops depends on every try, useless ones too:
-a memory must say how many tries a repetition takes, and how it leaves bandwidths, not only that it finds nothing.
+NCCL's search is depth first and limited by a number of tries, so where it stops depends on every try, also on useless
+ones. A memory must therefore say how many tries a repetition takes and which bandwidths it leaves, not only that it
+finds nothing.
 
-* A transposition table (:class:`TranspositionTable`), as in programs that play chess: within one search the same state
-is reached by many orders of the same moves. Its key is all that the rest of the search can depend on. *
-:class:`FailedSearches`: whole searches that are asked for again, as NCCL steps through path types that no path has.
+* A transposition table (:class:`TranspositionTable`), as in programs that play chess: within one search, many orders of
+  the same moves reach the same state. Its key is everything that the rest of the search can depend on.
+* :class:`FailedSearches`: whole searches that NCCL repeats, as it steps through path types that no path has.
 """
 
 from collections import Counter
@@ -19,27 +20,29 @@ from tuner.graphs.system import DeviceKind, System
 from tuner.graphs.trial import Recorder, Rejections, Trial
 
 NOWHERE = -1
-# After so many looks in searches of a kind, each has to have saved so many tries, or no more are made.
+# After this many look-ups in searches of a kind, look-ups stop unless each has saved this many tries on average.
 LOOKS, WORTH = 2048, 2
 
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """A state of the search: where a channel continues, with bandwidths left, channels found and tries made."""
+    """A state of the search: where a channel continues, with the bandwidths left, the channels found and the tries
+    made."""
 
     key: Hashable
     links: tuple[float, ...]
     adapters: tuple[float, ...]
-    left: int  # tries
-    found: int  # better graphs so far
+    left: int  # tries left
+    found: int  # number of better graphs found so far
     channel: int
-    repeated: int | None  # how often the order of the channel's GPUs was; None if the key has all that may be
-    refused: Rejections | None  # so far, where it is written down
+    # How often the current order of the channel's GPUs was repeated; None if the key contains everything about it
+    repeated: int | None
+    refused: Rejections | None  # rejections so far, if they are recorded
 
 
 @dataclass(frozen=True, slots=True)
 class _DeadEnd:
-    """A state from which nothing better is found: the tries that it costs, and what rejected channels there."""
+    """A state from which nothing better is found: the tries that it costs, and the rejections that happen there."""
 
     tries: int
     latency_us: float
@@ -58,16 +61,17 @@ class TranspositionTable:
 
     def __init__(self, load: Load, nets: Nets, net_left: list[float]) -> None:
         self.load, self.nets, self.net_left = load, nets, net_left
-        self.looks, self.saved = Counter[Hashable](), Counter[Hashable]()  # tries, by the kind of search
+        # Look-ups, and tries that they saved, by the kind of search
+        self.looks, self.saved = Counter[Hashable](), Counter[Hashable]()
         self.trial: Trial
         self.recorder: Recorder | None = None
 
     def begin(self, trial: Trial) -> None:
-        """Empties the table, for another search."""
+        """Empties the table before another search."""
         self.trial = trial
         self.kind = trial.pattern, trial.cross_nic
-        self.repeated = Counter[int]()  # how often the order of a channel's GPUs was, by channel
-        self.found = 0  # better graphs
+        self.repeated = Counter[int]()  # how often the order of a channel's GPUs was repeated, by channel
+        self.found = 0  # number of better graphs found
         self._dead_ends: dict[Hashable, _DeadEnd] = {}
 
     @property
@@ -85,12 +89,12 @@ class TranspositionTable:
         return self._state((at, first, entered, exited if has_exited else NOWHERE), left, self.repeated[channel])
 
     def between_channels(self, left: int, repeats: bool) -> SearchState:
-        """The state between two channels: one is done, and the next, which may repeat its order of GPUs, has not
+        """The state between two channels: one is done, and the next, which may repeat the order of its GPUs, has not
         begun."""
         last = self.trial.channels - 1
         if not repeats:
             return self._state(None, left, None)
-        self.repeated[last] += 1  # as it is, or was when the search was there before
+        self.repeated[last] += 1  # counts the order as it is, or as it was when the search was there before
         return self._state(tuple(self.trial.intra[last]), left, None)
 
     def _state(self, of_channel: Hashable, left: int, repeated: int | None) -> SearchState:
@@ -108,13 +112,13 @@ class TranspositionTable:
         if known is None or known.tries > state.left:
             return None
         self.saved[self.kind] += known.tries
-        self.trial.latency_us = known.latency_us  # as the last adapter that was tried leaves it
+        self.trial.latency_us = known.latency_us  # as after the last adapter that was tried
         if self.recorder and known.refused:
             self.recorder.again(known.refused)
         return known.tries
 
     def store(self, state: SearchState, left: int) -> None:
-        """Stores a state after everything was tried from it without success, and everything is again as before."""
+        """Stores a state from which everything was tried without success, when everything is as it was before."""
         repeated = state.repeated is not None and self.repeated[state.channel] != state.repeated
         if left <= 0 or self.found != state.found or repeated:
             return
@@ -123,17 +127,19 @@ class TranspositionTable:
             self._dead_ends[state.key] = _DeadEnd(state.left - left, self.trial.latency_us, refused)
 
     def better(self) -> None:
-        """A better graph was found: from here on everything is compared with it."""
+        """Notes that a better graph was found, with which everything is compared from here on."""
         self.found += 1
         self._dead_ends.clear()
 
 
 NO_TYPE = -1
-After = tuple[int, list[float], list[float], int]  # tries left; what is left of links and of adapters; hops
+# Tries left; bandwidth left on links; bandwidth left on adapters; hops
+After = tuple[int, list[float], list[float], int]
 
 
 class FailedSearches:
-    """Searches of one system that found nothing better, and how each left it: the same one finds nothing again."""
+    """Searches of one system that found nothing better, with what each left. The same search would find nothing
+    again."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -150,7 +156,8 @@ class FailedSearches:
         return {path.type for node in nodes for far in to for path in node.paths.get(far, ())}
 
     def key(self, trial: Trial, best: Trial, links: Sequence[float], nets: Sequence[float]) -> Hashable:
-        """Everything that a search depends on; path types that no path has count as the next nearer existing one."""
+        """Everything that a search depends on. A path type that no path has counts as the next nearer type that some
+        path has."""
         speeds = trial.bw_intra, trial.bw_inter, trial.min_channels, trial.cross_nic
         to_beat = best.pattern, best.cross_nic, best.channels, best.bw_intra, best.bw_inter, best.hops
         intra = max((type_ for type_ in self._intra_types if type_ <= trial.type_intra), default=NO_TYPE)
@@ -159,7 +166,7 @@ class FailedSearches:
         return speeds, to_beat, asked, intra, inter, trial.hops, tuple(links), tuple(nets)
 
     def known(self, key: Hashable) -> After | None:
-        """End of a search that was made before; None for a new one."""
+        """How an earlier search with this key ended; None for a new search."""
         return self._after.get(key)
 
     def remember(self, key: Hashable, after: After) -> None:

@@ -1,4 +1,4 @@
-"""A graph during its search: what its channels need, and the channels laid so far."""
+"""A graph during its search: what its channels need, and the channels that were laid so far."""
 
 from collections import Counter
 from dataclasses import field, replace
@@ -13,10 +13,10 @@ from tuner.release.search import ChannelRules
 
 @dataclass(slots=True)
 class Trial:
-    """NCCL's numbers of a graph, ``struct ncclTopoGraph``; bandwidths are per channel, types numbers."""
+    """NCCL's numbers of a graph, ``struct ncclTopoGraph``; bandwidths are per channel, and types are numbers."""
 
     pattern: Pattern
-    in_network: bool  # of CollNet
+    in_network: bool  # whether it is a graph of CollNet
     min_channels: int
     max_channels: int
     cross_nic: int = 0
@@ -29,14 +29,14 @@ class Trial:
     channels: int = 0
     hops: int = 0
     intra: list[list[int]] = field(default_factory=list)  # numbers of GPUs, by channel and step
-    inter: list[list[int]] = field(default_factory=list)  # ids of the first and last adapter, by channel
+    inter: list[list[int]] = field(default_factory=list)  # ids of the first and the last adapter, by channel
 
     def copied(self) -> "Trial":
-        """A copy that shares nothing."""
+        """A copy that shares no list with this graph."""
         return replace(self, intra=[list(row) for row in self.intra], inter=[list(row) for row in self.inter])
 
     def take(self, other: "Trial") -> None:
-        """Becomes a copy of another graph."""
+        """Copies another graph into this one."""
         for name in self.__slots__:
             setattr(self, name, getattr(other, name))
         self.intra = [list(row) for row in other.intra]
@@ -49,7 +49,7 @@ class Trial:
 
     @property
     def heads_only(self) -> bool:
-        """Whether the search only looks for the GPUs at which channels enter."""
+        """Whether the search only looks for the GPUs at which channels enter the node."""
         return self.pattern in (Pattern.NVLS, Pattern.CollNetDirect)
 
 
@@ -84,17 +84,17 @@ def _sum(channels: int, gbs: float) -> f32:
 
 
 class Shortfall(NamedTuple):
-    """Bandwidth that a link, or an adapter, had too little of, in GB/s."""
+    """How much bandwidth a link or an adapter lacked, in GB/s."""
 
     left_gbs: float
     needed_gbs: float
 
 
 class Position(NamedTuple):
-    """A link or an adapter, and how many complete channels there were when it rejected another one."""
+    """A link or an adapter, and the number of complete channels when it rejected another one."""
 
     channels: int
-    number: int  # of a link, or of an adapter
+    number: int  # number of a link or an adapter
 
 
 @dataclass(slots=True)
@@ -102,12 +102,13 @@ class RejectionLog:
     """Links, adapters and paths that rejected a channel in one search, how often, and what was left the first time."""
 
     links: Counter[Position] = field(default_factory=Counter)
-    adapters: Counter[Position] = field(default_factory=Counter)  # with too little left for a channel to enter
-    left: dict[Position, Shortfall] = field(default_factory=dict)  # of links
-    types: Counter[int] = field(default_factory=Counter)  # of paths that were farther than allowed
+    # Adapters that had too little bandwidth for a channel to enter
+    adapters: Counter[Position] = field(default_factory=Counter)
+    left: dict[Position, Shortfall] = field(default_factory=dict)  # links that had too little bandwidth
+    types: Counter[int] = field(default_factory=Counter)  # types of paths that were farther than allowed
 
     def of_links(self) -> Counter[int]:
-        """Rejections by each link, by its number."""
+        """Number of rejections by each link, by the link's number."""
         sums = Counter[int]()
         for at, times in self.links.items():
             sums[at.number] += times
@@ -115,7 +116,7 @@ class RejectionLog:
 
 
 class Rejections(NamedTuple):
-    """Numbers of rejections by links and adapters."""
+    """Numbers of rejections by links and by adapters."""
 
     links: Counter[Position]
     adapters: Counter[Position]
@@ -123,19 +124,19 @@ class Rejections(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One search; ``asked`` is its request at that time."""
+    """One search that was made; ``asked`` is what it requested."""
 
     asked: Trial
-    allowed: int  # GPUs that might be tried
-    left: int  # of these
-    found: bool  # something better
-    known: bool  # it was the same as one before
-    best: Trial  # after it
+    allowed: int  # number of GPUs that might be tried
+    left: int  # number of tries left of these
+    found: bool  # something better was found
+    known: bool  # the search was the same as an earlier one
+    best: Trial  # the best graph after the search
     rejections: RejectionLog
 
 
 class Recorder:
-    """Records one search after the other."""
+    """Records searches, one after the other."""
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []
@@ -143,11 +144,11 @@ class Recorder:
         self._trial: Trial
 
     def begin(self, trial: Trial) -> None:
-        """Begins another search."""
+        """Begins the record of another search."""
         self._trial, self._rejections = trial, RejectionLog()
 
     def end(self, best: Trial, tries: tuple[int, int], found: bool, known: bool) -> None:
-        """Ends the current search; ``tries`` are (allowed, left)."""
+        """Ends the record of the current search; ``tries`` are (allowed, left)."""
         self.attempts.append(Attempt(self._trial.copied(), *tries, found, known, best.copied(), self._rejections))
 
     def link(self, number: int, left_gbs: float, needed_gbs: float) -> None:
@@ -165,14 +166,14 @@ class Recorder:
         self._rejections.types[type_] += 1
 
     def counts(self) -> Rejections:
-        """Rejections by links and adapters so far."""
+        """Numbers of rejections by links and adapters so far."""
         return Rejections(self._rejections.links.copy(), self._rejections.adapters.copy())
 
     def since(self, before: Rejections) -> Rejections:
-        """Rejections since ``before``."""
+        """The rejections since ``before``."""
         return Rejections(self._rejections.links - before.links, self._rejections.adapters - before.adapters)
 
     def again(self, counts: Rejections) -> None:
-        """Adds earlier rejections once more."""
+        """Adds earlier rejections once more, because the same state was reached again."""
         self._rejections.links.update(counts.links)
         self._rejections.adapters.update(counts.adapters)

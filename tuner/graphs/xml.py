@@ -1,8 +1,8 @@
-"""Makes the topology XML from which NCCL builds its system graph: the parts that each rank keeps, merged.
+"""Makes the topology XML from which NCCL builds its system graph, by merging the parts that each rank keeps.
 
-A rank marks its own GPU and all network devices, and drops what leads to none of them. The XMLs of the ranks of a host,
-or of an NVLink domain, are then merged (ncclTopoGetSystem, src/graph/topo.cc, and src/graph/xml.cc, v2.28.9-1). The
-search depends on the order of elements, so it is the same as in NCCL.
+A rank marks its own GPU and all network devices, and drops elements that lead to none of them. The XMLs of the ranks of
+a host, or of an NVLink domain, are then merged (ncclTopoGetSystem, src/graph/topo.cc, and src/graph/xml.cc, v2.28.9-1).
+The search depends on the order of elements, so it is the same as in NCCL.
 
 Before that, NCCL merges adapters into virtual ones (NIC fusion): ncclTopoProcessNet and what it calls,
 src/graph/topo.cc, and ncclIbMakeVDevice in the network, src/transport/net_ib.cc.
@@ -24,21 +24,20 @@ from tuner.machine.topology import Gpu, Net, Topology
 from tuner.release.environment import Environment
 from tuner.release.search import Devices, Merging, Search, XmlReading
 
-# What joins adapters in a topology XML: one PCI device, a switch, a processor.
-#
-# Source: ncclTopoGetPath, ncclTopoCheckPix, ncclFindFirstPciParent, src/graph/topo.cc, v2.28.9-1.
+# Relations of adapters in a topology XML: on one PCI device, below one switch, on one processor. Source:
+# ncclTopoGetPath, ncclTopoCheckPix, ncclFindFirstPciParent, src/graph/topo.cc, v2.28.9-1.
 
 Parents = Mapping[ET.Element, ET.Element]
 
 
 class Distance(IntEnum):
-    """Relations of adapters that may be merged."""
+    """How near adapters are to each other that may be merged."""
 
     LOC = 0
-    PORT = 1  # one PCI device, or its functions
+    PORT = 1  # on one PCI device or its functions
     PIX = 2
     PXB = 3
-    P2C = 4  # P2C and PXN are levels only
+    P2C = 4  # P2C and PXN only occur as levels
     PXN = 5
     PHB = 6
     SYS = 7
@@ -51,7 +50,7 @@ def parents_of(root: ET.Element) -> Parents:
 
 
 def chain(node: ET.Element, parents: Parents, until: ET.Element | None = None) -> list[ET.Element]:
-    """A node, its parent, and so on up to the root, or to ``until``, which is left out."""
+    """A node, its parent, and so on, up to the root, or to ``until``, which is not included."""
     found = []
     above: ET.Element | None = node
     while above is not None and above is not until:
@@ -61,7 +60,7 @@ def chain(node: ET.Element, parents: Parents, until: ET.Element | None = None) -
 
 
 def between(nodes: Sequence[ET.Element], parents: Parents) -> tuple[Distance, ET.Element]:
-    """Relation of nodes, and the innermost element that contains them all (ncclTopoGetPath)."""
+    """How near nodes are to each other, and the innermost element that contains them all (ncclTopoGetPath)."""
     if len(nodes) == 1:
         return Distance.LOC, nodes[0]
     chains = [chain(node, parents)[::-1] for node in nodes]
@@ -77,7 +76,7 @@ def between(nodes: Sequence[ET.Element], parents: Parents) -> tuple[Distance, ET
 
 
 def _functions_of_one(elements: Sequence[ET.Element]) -> bool:
-    """Whether the bus ids differ only in their last digit."""
+    """Whether the bus ids differ only in the last digit, the function."""
     bus_ids = [element.get("busid") for element in elements]
     known = [bus_id for bus_id in bus_ids if bus_id is not None]
     return len(known) == len(bus_ids) and len({(len(bus_id), bus_id[:-1]) for bus_id in known}) == 1
@@ -92,28 +91,30 @@ def _directly_below(common: ET.Element, nodes: Sequence[ET.Element], parents: Pa
 
 
 def pci_above(node: ET.Element, parents: Parents) -> ET.Element:
-    """The nearest PCI device that an element is in; the element itself if it is in none."""
+    """The nearest PCI device that an element is in, or the element itself if it is in none."""
     return next((above for above in chain(node, parents) if above.tag == "pci"), node)
 
 
 LEVEL, FORCE, NETWORK = "NCCL_NET_MERGE_LEVEL", "NCCL_NET_FORCE_MERGE", "NCCL_IB_MERGE_NICS"
 POLICY, BY_RAIL = "NCCL_NET_MERGE_POLICY", "RAIL"
-BRIDGE = "0x060400"  # class of a PCI switch
-MOST_BUS_IDS = 100  # that are tried for a new PCI device
+BRIDGE = "0x060400"  # PCI class of a switch
+MOST_BUS_IDS = 100  # the most bus ids that are tried for a new PCI device
 Group = tuple[int, ...]  # numbers of adapters
 
 
 @dataclass(frozen=True, slots=True)
 class MergedAdapters:
-    """Adapters that become virtual ones, in the order of their numbers; in some releases also single ones."""
+    """Groups of adapters that become virtual adapters, in the order of their numbers; in some releases also groups of
+    one."""
 
     rules: Merging
-    names: tuple[str, ...]  # of all adapters, in their order
+    names: tuple[str, ...]  # names of all adapters, in the order of their numbers
     groups: tuple[Group, ...]
-    leaks: bool = False  # the adapters that are merged stay beside the virtual ones
+    leaks: bool = False  # the merged adapters remain beside the virtual ones
 
     def apply(self, root: ET.Element) -> None:
-        """Puts the virtual adapters into a <system> whose adapters are marked, and unmarks their adapters."""
+        """Adds the virtual adapters to a <system> in which adapters are marked, and unmarks the adapters that they
+        consist of."""
         if not self.groups:
             return
         nets = _by_name(root, self.names)
@@ -156,7 +157,7 @@ class MergedAdapters:
                 net.set("keep", "0")
 
     def _parent(self, root: ET.Element, nets: Sequence[ET.Element]) -> ET.Element:
-        """The element below which the virtual adapter is put (ncclTopoGetVNicParent)."""
+        """The element below which a virtual adapter is put (ncclTopoGetVNicParent)."""
         parents = parents_of(root)
         distance, common = between(nets, parents)
         if self.rules.below_pci_devices:
@@ -185,7 +186,7 @@ def merged(
 ) -> MergedAdapters:
     """The merged adapters, keyed by name and port; ``by_rail``: whether NCCL_NET_MERGE_POLICY is RAIL by default.
 
-    Errors: BadInput for variables with which NCCL fails.
+    BadInput for variables with which NCCL fails.
     """
     names = tuple(name for name, _ in adapters)
     groups = _Groups(file, adapters, rules, variables, by_rail).all()
@@ -193,7 +194,8 @@ def merged(
 
 
 class _Groups:
-    """Groups of adapters to merge: those that are named, then those that are near each other."""
+    """Forms the groups of adapters to merge: first those that NCCL_NET_FORCE_MERGE names, then adapters that are near
+    each other."""
 
     def __init__(
         self,
@@ -215,7 +217,7 @@ class _Groups:
         self.made: list[Group] = []
 
     def all(self) -> list[Group]:
-        """All groups: named ones, then near ones."""
+        """All groups: named ones first, then those of adapters that are near each other."""
         for text in (self.forced or "").split(";"):
             if text:
                 self._force(text)
@@ -243,8 +245,8 @@ class _Groups:
         return NcclFails(f"{FORCE}={self.forced!r}: {why}").cured(Remedy("env", None, FORCE))
 
     def _merge_near(self) -> None:
-        """Merges adapters that are near each other. As in NCCL, it begins again after a failure, but not with the first
-        adapter."""
+        """Merges adapters that are near each other. After a failure it begins again, as NCCL does, but at the second
+        adapter instead of the first."""
         apart: set[frozenset[int]] = set()
         at = 0
         while at < len(self.adapters):
@@ -263,7 +265,7 @@ class _Groups:
 
     def _near(self, at: int, apart: set[frozenset[int]]) -> Group:
         group = [at]
-        if self.by_rail:  # only NCCL_IB_HCA says which rail an adapter is on, and such values are refused
+        if self.by_rail:  # only NCCL_IB_HCA says which rail an adapter is on, and values that do so are refused
             return tuple(group)
         for other in range(len(self.adapters)):
             free = other not in self.placed and other != at and frozenset((at, other)) not in apart
@@ -292,7 +294,7 @@ def _names(nets: Sequence[ET.Element]) -> str:
 
 
 def _width(element: ET.Element, nets: Sequence[ET.Element]) -> tuple[bool, int]:
-    """Whether an element contains one of the adapters, and the width of the links to them
+    """Whether an element contains one of the adapters, and the sum of the widths of their links
     (ncclTopoFindLinkWidthRec)."""
     own = 0
     if element.tag == "pci":
@@ -321,7 +323,7 @@ def _adds_device(common: ET.Element, below: Sequence[str]) -> bool:
 
 
 def _new_device(root: ET.Element, parent: ET.Element, net: ET.Element, parents: Parents) -> ET.Element:
-    """A PCI device like that of an adapter, but with another bus id (ncclTopoMakePciParent)."""
+    """Makes a PCI device like that of an adapter, with another bus id (ncclTopoMakePciParent)."""
     device = parents[parents[net]]
     if device.tag != "pci":
         raise BadInput(f"NCCL merges only PCI devices, and this adapter is none: {net.get('name')}")
@@ -350,9 +352,9 @@ CHILDREN = {
 }
 MOST_ATTRIBUTES = 16  # MAX_ATTR_COUNT, xml.h
 KEEP = "keep"
-HOST = "host_hash"  # of a <cpu>: the same on all of a host
-HOST_OF_GUID_BIT = 32  # in a NVLink domain the host's number is added to its adapters' guids
-MOST_CONNECTIONS = "131072"  # of an adapter, as NCCL's own InfiniBand network has it
+HOST = "host_hash"  # attribute of a <cpu>, the same for all CPUs of a host
+HOST_OF_GUID_BIT = 32  # in an NVLink domain, the host's number is added to its adapters' guids at this bit
+MOST_CONNECTIONS = "131072"  # value that NCCL's own InfiniBand network reports for an adapter
 ETHERNET = {
     "name": "eth0",
     "dev": "0",
@@ -366,9 +368,10 @@ ETHERNET = {
 
 
 def of_hosts(request: SearchRequest, topologies: Mapping[str, Topology], rules: Search) -> ET.Element:
-    """The <system> that all ranks of a host or NVLink domain see; ``topologies`` is keyed by text.
+    """The <system> that all ranks of a host or NVLink domain see. ``topologies`` has the parsed topologies by their
+    text.
 
-    Errors: BadTopology; BadInput for variables with which NCCL fails.
+    BadTopology if a topology is invalid, BadInput for variables with which NCCL fails.
     """
     reading = rules.reading
     seen, first_rank = ET.Element("system"), 0
@@ -403,7 +406,7 @@ def merges(request: SearchRequest, topology: Topology, rules: Search) -> bool:
 def _merged(
     file: ET.Element, nets: Sequence[Net], rules: Search, variables: Mapping[str, str]
 ) -> MergedAdapters | None:
-    """The merged adapters, from those that NCCL uses."""
+    """The merged adapters, formed from those that NCCL uses."""
     if rules.merging is None or not adapters.mergeable(nets, variables):
         return None
     names = [(net.name, net.port) for net in nets]
@@ -421,7 +424,7 @@ def _merges_by_rail(file: ET.Element, devices: Devices) -> bool:
 
 
 def _known(element: ET.Element, reading: XmlReading) -> ET.Element:
-    """The elements that NCCL's parser knows, with the attributes that it has room for."""
+    """The elements that NCCL's parser knows, each with as many attributes as it has room for."""
     known = ET.Element(element.tag, dict(islice(element.attrib.items(), MOST_ATTRIBUTES)))
     names = CHILDREN.get(element.tag, ())
     known.extend(_known(child, reading) for child in element if child.tag in names and child.tag not in reading.unread)
@@ -453,7 +456,8 @@ def _mark_gpus(root: ET.Element, gpu_of_rank: Mapping[int, Gpu]) -> None:
 
 
 def _mark_nets(root: ET.Element, nets: Sequence[Net], host: int, reduces: bool, reading: XmlReading) -> None:
-    """Marks the network devices by name, as the network lists them: its numbers replace those of the file."""
+    """Marks the network devices by name, and gives them the numbers under which the network lists them instead of those
+    in the file."""
     if not nets:
         _add_ethernet(root, host)
     elements: dict[str, ET.Element] = {}
@@ -500,8 +504,8 @@ def _add_ethernet(root: ET.Element, host: int) -> None:
 
 
 def _trim(element: ET.Element, trimmed: Sequence[str]) -> bool:
-    """Drops elements below which nothing is kept; returns whether to keep this one. ``trimmed``: which elements may be
-    dropped (empty: all)."""
+    """Drops elements below which nothing is kept, and returns whether to keep this one. ``trimmed``: the elements that
+    may be dropped (empty: all)."""
     if element.attrib.pop(KEEP, None) == "1":
         return True
     kept = False
@@ -514,8 +518,8 @@ def _trim(element: ET.Element, trimmed: Sequence[str]) -> bool:
 
 
 def _fuse(into: ET.Element, other: ET.Element) -> None:
-    """Merges an element into another: adds the children that have no equal there, and continues below those that have
-    one."""
+    """Merges an element into another one: children without an equal there are added, others are merged in the same
+    way."""
     for child in other:
         equal = next((own for own in into if own.tag == child.tag and own.attrib == child.attrib), None)
         if equal is None:

@@ -1,4 +1,4 @@
-"""The adapters of a topology that NCCL uses, and whether NCCL merges them, according to its own InfiniBand network.
+"""The adapters of a topology that NCCL uses, and whether NCCL merges them, as NCCL's own InfiniBand network does.
 
 Also how GPUs of a node reach each other and the adapters, and how similar a machine of the catalogue is to a node.
 
@@ -18,34 +18,35 @@ from tuner.base.expressions import expression
 from tuner.base.numerics import parse_long
 
 SELECT = "NCCL_IB_HCA"
-OWN_NETWORK = "IB"  # its name, which NCCL_NET selects among those of plugins
-SOCKETS = "Socket"  # that of the other one in NCCL itself, over IP interfaces
+OWN_NETWORK = "IB"  # the network's name in NCCL_NET
+SOCKETS = "Socket"  # the name of NCCL's other own network, over IP interfaces
 BUILT_IN = (OWN_NETWORK, SOCKETS)
-# Names of NCCL_NET_PLUGIN that no file has, so that NCCL takes its own networks: Oracle's settings of NCCL have "sys"
-# (oracle-quickstart/oci-hpc-oke). Source: openPluginLib, src/plugin/plugin_open.cc, v2.28.9-1.
+# Values of NCCL_NET_PLUGIN for which there is no file, so that NCCL uses its own networks: Oracle's settings of NCCL
+# have "sys" (oracle-quickstart/oci-hpc-oke). Source: openPluginLib, src/plugin/plugin_open.cc, v2.28.9-1.
 NO_PLUGIN = ("none", "sys")
-ANYONES_FILE = "libnccl-net.so"  # the name that NCCL itself looks for, which says nothing of whose plugin it is
-# Adapters of other networks by the beginning of their name: AWS EFA and HPE Slingshot, of plugins; IP, of sockets.
+ANYONES_FILE = "libnccl-net.so"  # the file name that NCCL itself looks for, which does not say whose plugin it is
+# The networks of adapters whose names begin in a certain way: AWS EFA and HPE Slingshot have plugins; IP interfaces
+# belong to sockets.
 OF_OTHERS = ("rdmap", "efa", "cxi", "eth", "en", "bond")
-MOST_ENTRIES = 32  # of NCCL_IB_HCA: MAX_IB_DEVS
+MOST_ENTRIES = 32  # the most entries of NCCL_IB_HCA: MAX_IB_DEVS
 ANY_PORT = -1
 NUMBER = expression(r"\s*[+-]?\d+", re.ASCII)
 
 
 class Adapter(Protocol):
-    """The attributes that a network device must have, as :class:`tuner.machine.topology.Net` does."""
+    """The attributes that a network device must have, like :class:`tuner.machine.topology.Net`."""
 
     @property
     def name(self) -> str:
-        """Name as NCCL prints it, such as mlx5_0."""
+        """The name as NCCL prints it, such as mlx5_0."""
 
     @property
     def port(self) -> int:
-        """Port as in the topology, which numbers the ports of one PCI device consecutively."""
+        """The port as in the topology, which numbers the ports of one PCI device consecutively."""
 
     @property
     def busid(self) -> str | None:
-        """Bus id of the PCI device; None if the adapter is not a PCI device."""
+        """The bus id of the PCI device; None if the adapter is not a PCI device."""
 
     @property
     def gpu_direct(self) -> bool:
@@ -54,7 +55,7 @@ class Adapter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedAdapter:
-    """An adapter of which only the name, port and bus id are known."""
+    """An adapter of which only the name, the port and the bus id are known."""
 
     name: str
     port: int
@@ -70,15 +71,16 @@ class NameList:
 
     @classmethod
     def parse(cls, text: str, most: int) -> "NameList":
-        """Reads a list; entries beyond ``most``, and entries without a name, are ignored."""
+        """Reads a list. Entries beyond ``most``, and entries without a name, are ignored."""
         pairs = [entry.partition(":") for entry in text.split(",")]
         entries = [(name, _port(port) if colon else ANY_PORT) for name, colon, port in pairs if name]
         return cls(tuple(entries[:most]))
 
     def matches(self, name: str, port: int | None, exact: bool) -> bool:
-        """Whether an entry equals the name or, unless ``exact``, the name's beginning; an empty list matches all.
+        """Whether an entry of the list equals the name or, unless ``exact``, is the beginning of the name; an empty
+        list matches every name.
 
-        Without a ``port``, the entries' ports are ignored.
+        Without a ``port``, the ports in the list are ignored.
         """
         return not self.entries or any(
             (name == entry if exact else name.startswith(entry)) and (port is None or of_port in (ANY_PORT, port))
@@ -87,9 +89,9 @@ class NameList:
 
 
 def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]:
-    """The positions of the adapters that NCCL uses: all, or those that NCCL_IB_HCA selects.
+    """The indices of the adapters that NCCL uses: all of them, or those that NCCL_IB_HCA selects.
 
-    ``adapters`` are in the order of ``dev``. BadInput if no adapter is left: NCCL would continue over sockets.
+    ``adapters`` are in the order of ``dev``. BadInput if no adapter is left, because NCCL would then use sockets.
     """
     text = variables.get(SELECT, "")
     if not text or not _own(adapters, variables):
@@ -114,24 +116,23 @@ def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]
 
 
 def _is_wanted(wanted: NameList, name: str, port: int, exact: bool) -> bool:
-    """Whether a list names an adapter. For a merged adapter: whether it names all adapters from which this was merged,
-    whatever their ports.
-    """
+    """Whether a list selects an adapter. A merged adapter is selected if the list names all adapters that it consists
+    of, whatever their ports."""
     parts = name.split("+")
     return all(wanted.matches(part, None if len(parts) > 1 else port, exact) for part in parts)
 
 
 def mergeable(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
-    """Whether the network merges adapters when NCCL asks for it, as NCCL's own InfiniBand network does."""
+    """Whether the network merges adapters if NCCL asks for it, as NCCL's own InfiniBand network does."""
     return _own(adapters, variables)
 
 
 def network_of(adapters: Sequence[Adapter]) -> str | None:
-    """The network to which the adapters belong: one of NCCL's own, or a plugin's by its name in
+    """The network to which the adapters belong: one of NCCL's own networks, or a plugin's network by its name in
     ``tables/networks.toml``.
 
-    None without adapters, and for adapters of several networks or of an unknown one. Sockets have port 0 and do not
-    access GPU memory (ncclNetSocketGetProperties, src/transport/net_socket.cc).
+    None if there are no adapters, or if they belong to several networks or to an unknown one. Sockets have port 0 and
+    do not access GPU memory (ncclNetSocketGetProperties, src/transport/net_socket.cc).
     """
     if adapters and all(_is_socket(each) for each in adapters):
         return SOCKETS
@@ -142,11 +143,12 @@ def network_of(adapters: Sequence[Adapter]) -> str | None:
 
 
 def offers_gin(adapters: Sequence[Adapter]) -> bool | None:
-    """Whether GPUs can start transfers over the adapters by themselves (GIN), of any type; None: not known.
+    """Whether GPUs can start network transfers over the adapters by themselves (GIN, of any type); None if this is not
+    known.
 
-    Sockets do not support it. NCCL's own network over InfiniBand and RoCE does if it reaches GPUs' memory
+    Sockets do not support GIN. NCCL's own network over InfiniBand and RoCE supports it if the adapters reach GPU memory
     (ncclGinIbGdaki and ncclGinIbProxy, src/transport/net_ib/gin.cc, v2.29.2-1; ncclGinIbGdrSupport, v2.30.7-1). For
-    plugins' networks ``tables/networks.toml`` says it.
+    plugins' networks, ``tables/networks.toml`` says it.
     """
     network = network_of(adapters)
     if network == SOCKETS:
@@ -164,12 +166,12 @@ def _all_begin(adapters: Sequence[Adapter], beginnings: tuple[str, ...]) -> bool
 
 @dataclass(frozen=True, slots=True)
 class PluginNetwork:
-    """A plugin's network (``tables/networks.toml``): its name in that file, and its names in NCCL's variables.
+    """The network of a plugin, from ``tables/networks.toml``: its name in that file, and its names in NCCL's variables.
 
-    ``adapters`` are prefixes of its adapters' names; empty if it drives the adapters of NCCL's own network. ``folder``
-    is part of the path of its files. ``known``: whether it tells NCCL the same about its adapters as topologies do.
-    ``own`` are the plugin's own variables that affect no choice, ``without_gin`` are prefixes of the names of adapters
-    over which GPUs start no transfers themselves.
+    ``adapters`` are prefixes of the names of its adapters; empty if it drives the adapters of NCCL's own network.
+    ``folder`` is part of the path of its files. ``known``: whether the plugin tells NCCL the same about its adapters as
+    topologies do. ``own`` are the plugin's own variables that affect no choice. ``without_gin`` are prefixes of the
+    names of adapters over which GPUs cannot start transfers themselves.
     """
 
     name: str
@@ -183,13 +185,13 @@ class PluginNetwork:
 
     @property
     def drives(self) -> str:
-        """The network of the adapters that the plugin drives, as :func:`network_of` names it."""
+        """The network whose adapters the plugin drives, named as by :func:`network_of`."""
         return self.name if self.adapters else OWN_NETWORK
 
 
 @cache
 def plugin_networks() -> tuple[PluginNetwork, ...]:
-    """The plugins' networks whose names are known."""
+    """The networks of plugins whose names are known."""
     table = tables.toml(tables.folder() / "networks.toml")
     return tuple(
         PluginNetwork(
@@ -207,7 +209,8 @@ def plugin_networks() -> tuple[PluginNetwork, ...]:
 
 
 def plugin_network(network: str | None, variables: Mapping[str, str]) -> PluginNetwork | None:
-    """The plugin's network that NCCL_NET or NCCL_NET_PLUGIN names, if it drives adapters of ``network``; else None."""
+    """The plugin's network that NCCL_NET or NCCL_NET_PLUGIN names, if it drives the adapters of ``network``; else
+    None."""
     net, plugin = variables.get("NCCL_NET", ""), variables.get("NCCL_NET_PLUGIN", "")
     named = [_of_net(net)] if net else _of_file(plugin)
     return next((each for each in named if each is not None and each.drives == network), None)
@@ -217,7 +220,8 @@ def refuse_contradiction(network: str | None, variables: Mapping[str, str]) -> N
     """Raises BadInput if a variable asks for a network that another variable forbids, or to which the adapters do not
     belong.
 
-    ``network`` is the result of :func:`network_of`. Names that ``tables/networks.toml`` does not have are not checked.
+    ``network`` is the result of :func:`network_of`. Networks without an entry in ``tables/networks.toml`` are not
+    checked.
     """
     net, plugin = variables.get("NCCL_NET", ""), variables.get("NCCL_NET_PLUGIN", "")
     of_net = _of_net(net)
@@ -254,7 +258,7 @@ def _contradiction(remedy: str, text: str) -> BadInput:
 
 
 def _said(network: str) -> str:
-    """Text that describes the adapters of a network of :func:`network_of`."""
+    """Words for the adapters of a network that :func:`network_of` names."""
     words = {OWN_NETWORK: "InfiniBand's and RoCE's", SOCKETS: "IP interfaces"}
     names = (f"named {', '.join(each.adapters)}..." for each in plugin_networks() if each.name == network)
     return words.get(network) or next(names, network)
@@ -265,7 +269,8 @@ def _of_net(net: str) -> PluginNetwork | None:
 
 
 def _of_file(plugin: str, *, anyones: bool = True) -> list[PluginNetwork]:
-    """The networks whose plugin a file or name may be. For a path in a plugin's own folder, the network of that plugin.
+    """The networks whose plugin a file or name may mean. A path in the folder of one plugin means the network of that
+    plugin.
 
     ``anyones``: also consider the file name for which NCCL itself looks, which any plugin may have.
     """
@@ -277,9 +282,9 @@ def _of_file(plugin: str, *, anyones: bool = True) -> list[PluginNetwork]:
 
 
 def over_sockets(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
-    """Whether variables make NCCL use IP, although the adapters belong to its own InfiniBand network.
+    """Whether variables make NCCL use IP although the adapters belong to its own InfiniBand network.
 
-    False if the variables name a network that does not exist, or a plugin's.
+    False if the variables name a network that does not exist, or the network of a plugin.
     """
     if not _own(adapters, {}) or plugin_network(OWN_NETWORK, variables) is not None:
         return False
@@ -289,18 +294,18 @@ def over_sockets(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> b
 
 
 def selecting(network: str | None, variables: Mapping[str, str], nodes: int) -> set[str]:
-    """The variables that choose a network, if they choose another network than the adapters'.
+    """The variables that choose a network, if that is not the network of the adapters.
 
     ``network`` is the result of :func:`network_of`. On one node NCCL drops all adapters before it searches
-    (ncclTopoTrimSystem, src/graph/topo.cc), so that any of NCCL's own networks will do. An empty NCCL_NET_PLUGIN names
-    no plugin, and a plugin's network works without NCCL's own.
+    (ncclTopoTrimSystem, src/graph/topo.cc), so any of NCCL's own networks is accepted there. An empty NCCL_NET_PLUGIN
+    names no plugin. A plugin's network works without NCCL's own.
     """
     of_plugin = plugin_network(network, variables)
     of_others = network in {each.name for each in plugin_networks()}
     among = BUILT_IN if nodes == 1 else (network,) if network and not of_others else ()
     named = {each.upper() for each in among}
     plugin, disabled = variables.get("NCCL_NET_PLUGIN"), variables.get("NCCL_IB_DISABLE")
-    by_name = variables.get("NCCL_NET", "").upper() in named  # no plugin's network has the name of NCCL's own
+    by_name = variables.get("NCCL_NET", "").upper() in named  # no plugin's network has the name of one of NCCL's own
     agreed = {
         "NCCL_NET": by_name or of_plugin is not None,
         "NCCL_NET_PLUGIN": plugin == "" or by_name or (plugin in NO_PLUGIN and bool(among)) or of_plugin is not None,
@@ -314,7 +319,7 @@ def _is_socket(adapter: Adapter) -> bool:
 
 
 def _own(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
-    """Whether the adapters belong to NCCL's own InfiniBand network, which only knows PCI devices."""
+    """Whether the adapters belong to NCCL's own InfiniBand network, which only supports PCI devices."""
     named = variables.get("NCCL_NET", OWN_NETWORK).upper() == OWN_NETWORK
     fit = (
         adapter.busid is not None and not adapter.name.startswith(OF_OTHERS) and not _is_socket(adapter)
@@ -324,7 +329,7 @@ def _own(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
 
 
 def _ports(adapters: Sequence[Adapter]) -> list[int]:
-    """The port of each adapter as its driver counts: NCCL adds one for every earlier port on the same PCI device."""
+    """The port of each adapter in its driver's count: NCCL adds one for each earlier port of the same PCI device."""
     before: dict[str, int] = {}
     ports = []
     for adapter in adapters:
@@ -346,7 +351,7 @@ class AdapterAccess:
     RDMA).
     """
 
-    id: int  # as graphs number it
+    id: int  # the number that graphs give the device
     path: str
     reads: bool
     writes: bool
@@ -354,33 +359,33 @@ class AdapterAccess:
 
 @dataclass(frozen=True, slots=True)
 class PeerLinks:
-    """Links of one kind of node, without the devices that its ranks do not use.
+    """The links between devices of one kind of node, without the devices that its ranks do not use.
 
-    ``local_channels`` is the smallest number of channels that NCCL has for a pair of the node's GPUs: two for each
-    NVLink between them, and two without NVLinks; None for a single GPU. ``adapters`` has, by GPU, how many network
-    devices NCCL counts, and their total bandwidth.
+    ``local_channels`` is the smallest number of channels that NCCL uses between two of the node's GPUs: two for each
+    NVLink between them, or two if they have no NVLinks; None for a single GPU. ``adapters`` has, for each GPU, the
+    number of network devices that NCCL counts, and their total bandwidth.
     """
 
     all_nvlink: bool
     local_channels: int | None
-    adapters: tuple[tuple[int, float], ...]  # devices, GB/s
-    all_peer_to_peer: bool = False  # every GPU reaches every other, without a GPU in between
-    cuda_joins_all: bool = False  # CUDA allows peer-to-peer between all, at any distance
-    joined_by_network: frozenset[tuple[int, int]] = frozenset()  # pairs of GPUs, by local rank, that nothing else joins
-    all_connected_by_memory: bool = False  # peer-to-peer joins all, rather than the network
-    access: tuple[tuple[AdapterAccess, ...], ...] = ()  # by GPU, the adapters as it has them; empty on one node
+    adapters: tuple[tuple[int, float], ...]  # for each GPU: number of devices, and their bandwidth in GB/s
+    all_peer_to_peer: bool = False  # every GPU reaches every other one directly, not over a GPU in between
+    cuda_joins_all: bool = False  # CUDA allows peer-to-peer between all GPUs, at any distance
+    # Pairs of GPUs, by local rank, that only the network joins
+    joined_by_network: frozenset[tuple[int, int]] = frozenset()
+    all_connected_by_memory: bool = False  # peer-to-peer joins all GPUs, and NCCL does not prefer the network
+    access: tuple[tuple[AdapterAccess, ...], ...] = ()  # for each GPU, how it reaches each adapter; empty on one node
 
     def adapter_of(self, gpu: int, adapter: int) -> AdapterAccess:
-        """An adapter as seen from a GPU of the node; ``adapter`` is its number in graphs."""
+        """How a GPU of the node reaches an adapter; ``adapter`` is its number in graphs."""
         return next(each for each in self.access[gpu] if each.id == adapter)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFact:
-    """One compared fact as a text: whether the machine ``agrees``, None if not known.
+    """One compared fact as a text; ``agrees`` is None if this is not known.
 
-    ``identifies``: whether few other machines would agree. ``decides``: whether a difference makes it another machine
-    to NCCL.
+    ``identifies``: few other machines would agree. ``decides``: if it differs, NCCL chooses differently.
     """
 
     says: str
@@ -391,9 +396,8 @@ class ComparedFact:
 
 @dataclass(frozen=True, slots=True)
 class Nearness:
-    """How similar a machine of the catalogue is to a node, as facts in texts. Facts in ``others`` differ, but decide
-    nothing.
-    """
+    """How similar a machine of the catalogue is to a node, as facts in texts. The facts in ``others`` differ, but do
+    not affect NCCL's choices."""
 
     machine: str
     agrees: tuple[str, ...]
@@ -404,12 +408,12 @@ class Nearness:
 
     @property
     def rank(self) -> tuple[int, bool, int]:
-        """Sort key; the most similar machine has the smallest key."""
+        """A sort key; the most similar machine has the smallest."""
         return len(self.differs), not self.identified, -len(self.agrees)
 
     @property
     def in_words(self) -> str:
-        """The name and facts in one line."""
+        """The machine's name and the facts, in one line."""
         differs = f"; differs: {', '.join(self.differs)}" if self.differs else ""
         return f"{self.machine} (agrees: {', '.join(self.agrees) or 'nothing'}{differs})"
 

@@ -1,9 +1,10 @@
-"""Machines by name: ``tables/machines/<name>`` has one node's topology, and the source of each fact.
+"""The catalogue of machines: ``tables/machines/<name>`` has the topology of one node, and the source of each fact.
 
 ``topology.xml`` and ``machine.toml`` are written by hand. ``graphs.json`` has the graphs of the most common requests,
-to save the search; ``python -m tests.scripts.search_graphs NAME`` writes it, and no answer depends on it.
-``refused.toml`` says why some machines are not in the catalogue, and which machines are most similar; ``aliases.toml``
-has other names, such as clouds' instance types, of machines that are the same to NCCL as one of these.
+which saves time: ``python -m tests.scripts.search_graphs NAME`` writes it, and no answer depends on it.
+``refused.toml`` says why some machines are not in the catalogue, and which machines are most similar to them.
+``aliases.toml`` has other names, such as clouds' instance types, for machines that NCCL cannot tell from one of the
+catalogue.
 """
 
 import json
@@ -27,26 +28,27 @@ from tuner.machine.gpus import PeerToPeer
 from tuner.machine.graphs import GraphTable, from_table
 from tuner.machine.topology import Topology, read
 
-MOST = 8  # names that a message suggests
-LEAST_LETTERS = 3  # of a word that is also found inside another, as h100 in DGXH100
-CHIP_WEIGHT = 3  # a GPU that is named counts as much as three other words
-BEFORE_SIZES = expression(r"^(?:standard-|ml\.)")  # Azure's and SageMaker's, of a plain name
+MOST = 8  # the most names that a message suggests
+LEAST_LETTERS = 3  # the fewest letters of a word that is also found inside another word, such as h100 in DGXH100
+CHIP_WEIGHT = 3  # a GPU in a name counts as much as three other words
+BEFORE_SIZES = expression(r"^(?:standard-|ml\.)")  # what Azure and SageMaker put before a plain name
 Row = TypeVar("Row")
-WEAK = expression(r"v?[0-9]+[a-z]?")  # v5, 8g: words that say nothing where they are all that two names share
-MISSPELT = 0.9  # likeness of a name with one letter too few or too many: nothing else is suggested then
+WEAK = expression(r"v?[0-9]+[a-z]?")  # v5, 8g: words that mean nothing if two names share no other words
+MISSPELT = 0.9  # similarity of a name with one letter too few or too many: then nothing else is suggested
 
 
 def nearest(name: str, words: Mapping[str, Collection[str]], chips: Collection[str]) -> tuple[str, ...]:
-    """The keys of ``words`` that share most words with ``name``, at most :data:`MOST`; without shared words, the key
-    with the most similar spelling.
+    """The keys of ``words`` that share the most words with ``name``, at most :data:`MOST` of them. If none shares a
+    word, the key with the most similar spelling.
 
     ``words`` has the words that describe each machine, ``chips`` all words that name a GPU (h100), both in lower case.
-    If the name has a word of ``chips``, machines with other GPUs are left out. A version (v5) or a number counts only
-    together with other words.
+    If the name contains a word of ``chips``, machines with other GPUs are left out. A version (v5) or a number counts
+    only together with other words.
     """
     asked = _words(name)
     said = {chip for chip in chips if _says(asked, chip)}
-    named = {chip for chip in said if not any(chip in other and chip != other for other in said)}  # gh200, not h200
+    # Finds gh200, and then not h200 in it
+    named = {chip for chip in said if not any(chip in other and chip != other for other in said)}
     able = {key: known for key, known in words.items() if named <= set(known)} if named else words
     scores = {
         key: _score([word for word in set(known) if _says(asked, word)], named, asked) for key, known in able.items()
@@ -60,9 +62,8 @@ def nearest(name: str, words: Mapping[str, Collection[str]], chips: Collection[s
 
 
 def having_all_words(name: str, words: Mapping[str, Collection[str]]) -> tuple[str, ...]:
-    """The keys of ``words`` that have every word of the name, as a whole word or as one end of a word: 4090 of
-    rtx4090.
-    """
+    """The keys of ``words`` that contain every word of the name, as a whole word or as one end of a word, such as 4090
+    in rtx4090."""
     asked = _words(name)
     return tuple(key for key, known in words.items() if asked and all(_is_in(known, word) for word in asked))
 
@@ -82,7 +83,7 @@ def _likeness(name: str, key: str) -> float:
 
 
 def words_of(*texts: str) -> frozenset[str]:
-    """The words of texts that describe a machine, in lower case: {dgx, h100, sxm5} for "dgx-h100", "H100 SXM5"."""
+    """The words in texts that describe a machine, in lower case: {dgx, h100, sxm5} for "dgx-h100", "H100 SXM5"."""
     return frozenset(word for text in texts for word in _words(text))
 
 
@@ -91,16 +92,14 @@ def _words(text: str) -> list[str]:
 
 
 def _says(asked: Collection[str], word: str) -> bool:
-    """Whether one of the asked words equals ``word``, with or without a number at its end (sxm for sxm5), or begins or
-    ends with it.
-    """
+    """Whether one of the asked words equals ``word``, with or without the number at the end (sxm for sxm5), or is its
+    beginning or end."""
     return any(each in (word, word.rstrip("0123456789")) or _begins_or_ends(each, word) for each in asked)
 
 
 def _begins_or_ends(text: str, word: str) -> bool:
-    """Whether a text begins or ends with a word, and no number is cut: dgx and h100 for dgxh100, but not h10 for
-    h100.
-    """
+    """Whether a text begins or ends with a word without cutting a number: dgx and h100 do in dgxh100, but h10 does not
+    in h100."""
     if len(word) < LEAST_LETTERS:
         return False
     after, before = text.removeprefix(word)[:1], text.removesuffix(word)[-1:]
@@ -110,12 +109,12 @@ def _begins_or_ends(text: str, word: str) -> bool:
 
 GRAPHS_FILE = "graphs.json"
 ADAPTER_NAME = expression(r'(<net [^>]*?\bname=")[^"]*')
-CHIP = expression("[a-z]{1,2}[0-9]{2,3}")  # words of names that are GPUs: gb200, l20
+CHIP = expression("[a-z]{1,2}[0-9]{2,3}")  # names of GPUs among the words of a name: gb200, l20
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentSource:
-    """A document, the place in it, and what was taken from there."""
+    """A document, the place in the document, and what was taken from it."""
 
     document: str
     section: str
@@ -124,11 +123,11 @@ class DocumentSource:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another name of a machine: why its parts are the same to NCCL, and the document that lists them.
+    """Another name for a machine: why NCCL cannot tell the two apart, and the document that lists the parts.
 
-    ``assumed``: in what it is assumed to equal the machine, because no document says so. ``alike`` machines have the
-    same parts in other places. ``adapters`` are the names of its network devices, in the machine's order, if they
-    differ. ``one_node``: why the parts are only the same on one node, where GPUs use NVLink.
+    ``assumed``: what is assumed to be equal, because no document says so. ``alike`` are machines that have the same
+    parts in other places. ``adapters`` are the names of the alias's network devices, in the machine's order, if they
+    differ. ``one_node``: why only a single node, where GPUs use NVLink, is the same.
     """
 
     name: str
@@ -141,21 +140,21 @@ class Alias:
     one_node: str | None = None
 
     def check_beyond_nvlink(self) -> None:
-        """Raises UnknownMachine if only what NVLink connects is known to be the same."""
+        """Raises UnknownMachine if the alias is only known to be the same for what NVLink connects."""
         if self.one_node is not None:
             said = f"{self.name} beyond the NVLinks of a node: {self.one_node}; valid: one node, or {self.machine}"
             raise UnknownMachine(said).cured(Remedy("machine", self.machine))
 
     @property
     def note(self) -> str:
-        """A note of one line for users who gave this name."""
+        """A note of one line for users who use this name."""
         assumed = "" if self.assumed is None else f"; assumed, as no document says so: {self.assumed}"
         return f"{self.name} takes the parts of {self.machine}: {self.same}{assumed}"
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A machine that is not in the catalogue: why, and which machines are most similar."""
+    """A known machine that is not in the catalogue: why, and which machines are most similar."""
 
     name: str
     why: str
@@ -164,11 +163,12 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """One kind of node: a host, or an NVLink domain of ``trays`` trays, with the topology of one tray.
+    """A machine of the catalogue, which is one kind of node: a host, or an NVLink domain of ``trays`` trays; its
+    topology is that of one tray.
 
-    ``gpu_counts`` are the numbers of GPUs per node for which libnccl is asked: all, unless libnccl's search takes
-    minutes. ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets. ``crashes`` are
-    the releases in which libnccl itself crashes on the machine, and where in its code.
+    ``gpu_counts`` are the numbers of GPUs per node with which the project compares libnccl: all, unless libnccl's
+    search takes minutes. ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets.
+    ``crashes`` are the releases in which libnccl itself crashes on the machine, and where in its code.
     """
 
     name: str
@@ -184,10 +184,10 @@ class Machine:
     peer_to_peer: PeerToPeer
     environment: Mapping[str, str]
     crashes: Mapping[str, str]
-    since: str | None  # the first release that takes all trays for one node, or that knows the GPUs
-    trays: int | None  # hosts of a NVLink domain that the machine is
-    tray_counts: tuple[int, ...]  # whose graphs are kept
-    like: "Machine | None" = None  # the machine that it equals except for names, which graphs do not have
+    since: str | None  # the first release that treats all trays as one node, or that knows the GPUs
+    trays: int | None  # number of hosts of the NVLink domain; None: the machine is one host
+    tray_counts: tuple[int, ...]  # the numbers of trays whose graphs are kept
+    like: "Machine | None" = None  # a machine that differs only in names, which graphs do not contain
 
     @property
     def releases(self) -> tuple[str, ...]:
@@ -199,13 +199,14 @@ class Machine:
         return tuple(name for name in names[first:] if name not in self.crashes)
 
     def split(self, trays: int) -> tuple[int, int]:
-        """The smallest number of NVLink domains that share ``trays`` trays evenly, and the number of trays in each."""
+        """The smallest number of equal NVLink domains that ``trays`` trays can be divided into, and the number of trays
+        in each."""
         least = -(-trays // (self.trays or 1))
         number = next(number for number in range(least, trays + 1) if trays % number == 0)
         return number, trays // number
 
     def check_runs(self, nccl: str) -> None:
-        """Raises NcclFails for a release of libnccl that crashes on the machine."""
+        """Raises NcclFails if libnccl of this release crashes on the machine."""
         if nccl in self.crashes:
             names = release.names()
             later = (each for each in self.releases if names.index(each) > names.index(nccl))
@@ -215,7 +216,7 @@ class Machine:
 
     @property
     def graph_table(self) -> GraphTable:
-        """The graphs that were searched before, on this topology and with only the machine's own variables."""
+        """The graphs that were searched before, on this topology and with the machine's own variables alone."""
         if self.like is not None:
             return self.like.graph_table
         return _graph_table(self.name).of(self.topology_sha256)
@@ -227,16 +228,15 @@ class Machine:
 
 
 def newest_release(machines: Iterable[str]) -> str:
-    """The newest release that runs on all of these machines; the newest of all if there is no such release or no
-    machine.
-    """
+    """The newest release that runs on all of these machines; the newest of all releases if there is none, or if there
+    is no machine."""
     running = [load(name).releases for name in machines]
     common = [name for name in release.names() if all(name in each for each in running)]
     return (common or release.names())[-1]
 
 
 def names() -> tuple[str, ...]:
-    """Every machine of ``tables/machines``."""
+    """The names of all machines in ``tables/machines``."""
     return _names_in(folder())
 
 
@@ -247,7 +247,7 @@ def _names_in(place: Path) -> tuple[str, ...]:
 
 @cache
 def aliases() -> dict[str, Alias]:
-    """Other names of machines, such as clouds' instance types, by name."""
+    """Other names for machines, such as clouds' instance types, by name."""
     table = tables.toml(folder() / "aliases.toml")
     return {
         name: Alias(
@@ -266,13 +266,13 @@ def aliases() -> dict[str, Alias]:
 
 @cache
 def missing() -> dict[str, Missing]:
-    """Machines that are known but not in the catalogue, by name."""
+    """The machines that are known but not in the catalogue, by name."""
     table = tables.toml(folder() / "refused.toml")
     return {name: Missing(name, row["why"], tuple(row["instead"])) for name, row in table.items()}
 
 
 def alias(name: str) -> Alias | None:
-    """The alias of this name, in any spelling; None for a machine's own name and for an unknown name."""
+    """The alias of this name, in any spelling; None for a machine's own name, or an unknown name."""
     plain = _plain(name)
     if plain in map(_plain, names()):
         return None
@@ -280,12 +280,12 @@ def alias(name: str) -> Alias | None:
 
 
 def _absent(name: str) -> Missing | None:
-    """The row of refused.toml of this name, in any spelling."""
+    """The row of refused.toml with this name, in any spelling."""
     return _by_plain_name(missing(), name)
 
 
 def _by_plain_name(rows: Mapping[str, Row], name: str) -> Row | None:
-    """The row of a name in any spelling, with or without what a cloud puts before every size."""
+    """The row with a name in any spelling, with or without what clouds put before every size."""
     plain = _plain(name)
     exactly = {_plain(each): row for each, row in rows.items()}
     without = {BEFORE_SIZES.sub("", each): row for each, row in exactly.items()}
@@ -293,18 +293,18 @@ def _by_plain_name(rows: Mapping[str, Row], name: str) -> Row | None:
 
 
 def _plain(name: str) -> str:
-    """The form in which names are compared: DGX-H100, dgx_h100 and "dgx h100" are equal."""
+    """The form in which names are compared; DGX-H100, dgx_h100 and "dgx h100" have the same form."""
     return "-".join(name.lower().replace("_", " ").replace("-", " ").split())
 
 
 def is_known(name: str) -> bool:
-    """Whether :func:`load` has a machine of this name; unlike :func:`load`, looks for no suggestions."""
+    """Whether :func:`load` knows a machine of this name; unlike :func:`load`, it looks for no suggestions."""
     return alias(name) is not None or _plain(name) in map(_plain, names()) or in_words.read(name) is not None
 
 
 @cache
 def load(name: str) -> Machine:
-    """A machine by its name or alias. UnknownMachine suggests names, or says why the machine is missing."""
+    """The machine with this name or alias. UnknownMachine suggests other names, or says why the machine is missing."""
     if (other := alias(name)) is not None:
         return _with_adapters(load(other.machine), other)
     known = {_plain(each): each for each in names()}.get(_plain(name))
@@ -337,9 +337,8 @@ def load(name: str) -> Machine:
 
 
 def _with_adapters(machine: Machine, named: Alias) -> Machine:
-    """The machine with the alias's name and names of network devices, as far as the alias has its own; else the machine
-    itself.
-    """
+    """The machine with the alias's name and the alias's names of network devices, if it has any; else the machine
+    itself."""
     if not named.adapters:
         return machine if named.one_node is None else replace(machine, name=named.name, like=machine)
     left = iter(named.adapters)
@@ -376,7 +375,7 @@ def _graph_table(name: str) -> GraphTable:
 
 
 def _unknown(name: str) -> UnknownMachine:
-    """The error for an unknown machine name, with the machine that comes nearest where there is one."""
+    """The error for an unknown machine, with the most similar names if there are any."""
     if absent := _absent(name):
         error = UnknownMachine(f"{absent.name}: {absent.why}; {one_of(absent.instead)}")
         return error.cured(Remedy("machine", absent.instead[0]))
@@ -398,7 +397,7 @@ def _unknown(name: str) -> UnknownMachine:
 
 @cache
 def _known_words() -> tuple[dict[str, str], dict[str, frozenset[str]], frozenset[str]]:
-    """GPU models by machine, words by machine, and the words that name a GPU."""
+    """The GPU models of each machine, the words that describe each machine, and all words that name a GPU."""
     facts = {each: tables.toml(folder() / each / "machine.toml") for each in names()}
     others = {each: [row.name for row in aliases().values() if row.machine == each] for each in facts}
     known = {each: words_of(each, row["vendor"], row["gpu"], *others[each]) for each, row in facts.items()}
@@ -407,7 +406,7 @@ def _known_words() -> tuple[dict[str, str], dict[str, frozenset[str]], frozenset
 
 
 def _are_missing(rows: list[Missing]) -> str:
-    """Message about machines without a public topology that somebody may have meant."""
+    """The message about machines without a public topology that somebody may have meant."""
     if len(rows) == 1:
         return f"{rows[0].name} is missing: {rows[0].why}; {one_of(rows[0].instead)}"
     instead = dict.fromkeys(name for row in rows for name in row.instead)
@@ -415,7 +414,7 @@ def _are_missing(rows: list[Missing]) -> str:
 
 
 def folder() -> Path:
-    """Folder of the machines."""
+    """The folder of the machines."""
     return tables.folder() / "machines"
 
 

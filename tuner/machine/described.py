@@ -1,8 +1,9 @@
-"""Machines with a description instead of a catalogue name: ``8xrtx-4090@2xmilan/4+2x200g`` is eight GPUs of one model
-on two CPUs.
+"""Machines that are given by a description instead of a name: ``8xrtx-4090@2xmilan/4+2x200g`` means eight GPUs of one
+model on two CPUs.
 
-Nothing is guessed: the description says the model, the CPUs, how many GPUs are below each PCI switch, and the adapters.
-All links have the GPU model's generation of PCIe. Bus ids, names and guids are invented, and no choice depends on them.
+Nothing is guessed: the description gives the GPU model, the CPUs, the number of GPUs below each PCI switch, and the
+adapters. All links have the GPU model's generation of PCIe. Bus ids, names and guids are invented, and no choice
+depends on them.
 """
 
 import re
@@ -30,7 +31,7 @@ GPU_CLASS, ADAPTER_CLASS, SWITCH_CLASS = "0x030200", "0x020700", "0x060400"
 
 @dataclass(frozen=True, slots=True)
 class DescribedMachine:
-    """A node completed from its description: its title, its topology in NCCL's format, and what was assumed."""
+    """A node made from its description: its title, its topology in NCCL's format, and what was assumed."""
 
     name: str
     title: str
@@ -42,16 +43,14 @@ class DescribedMachine:
 
 @cache
 def _cpus() -> dict[str, str]:
-    """CPUs by the name of their generation, each as VENDOR:FAMILY:MODEL, which changes of a topology use (numbers as
-    NCCL counts).
-    """
+    """CPUs by the name of their generation, each as VENDOR:FAMILY:MODEL in NCCL's numbering, the form that changes of a
+    topology use."""
     return {name: row["cpu"] for name, row in tables.toml(tables.folder() / "cpus.toml").items()}
 
 
 def in_words(product: str, count: int) -> str | None:
-    """A description of ``count`` GPUs of a product (CUDA's name), with CPUs only as an example; None if it cannot be
-    described.
-    """
+    """A description of ``count`` GPUs of a product (CUDA's name), in which the CPUs are only an example; None if the
+    product cannot be described."""
     models = [gpus.load(name) for name in gpus.names() if gpus.is_product(product, name)]
     if not (models and all(map(_is_describable, models))):
         return None
@@ -59,9 +58,8 @@ def in_words(product: str, count: int) -> str | None:
 
 
 def of_chip(asked: Collection[str], known: Collection[str]) -> str | None:
-    """A description with the first GPU model whose chip is among the asked words; None for ``known`` or unknown
-    chips.
-    """
+    """A description with the first GPU model whose chip is among the asked words and not in ``known``; None if there is
+    none."""
     joined = f" {' '.join(re.sub('^[0-9]+x', '', each) for each in asked)} "
     for model in filter(_is_describable, map(gpus.load, gpus.names())):
         chip = gpus.chip(model.name)
@@ -72,13 +70,14 @@ def of_chip(asked: Collection[str], known: Collection[str]) -> str | None:
 
 
 def with_adapter(name: str) -> str | None:
-    """The description with an adapter added; None if the name is no description, or already has adapters."""
+    """The description ``name`` with an adapter added; None if it is not a description, or already has adapters."""
     match = WORDS.fullmatch(name)
     return None if match is None or match[6] else f"{name}+1x100g"
 
 
 def _is_describable(model: GpuModel) -> bool:
-    """Whether the model's cards fit any server; other models are on their maker's boards, which have adapters."""
+    """Whether the model is a card that fits any server. Other models come on their maker's boards, which have
+    adapters."""
     return model.lead_to != "nvswitch" and not model.c2c
 
 
@@ -86,7 +85,7 @@ def _is_describable(model: GpuModel) -> bool:
 def read(name: str) -> DescribedMachine | None:
     """The machine that a name describes; None if the name is not a description.
 
-    UnknownGpu for an unknown model. BadInput for what is missing or impossible.
+    UnknownGpu for an unknown model. BadInput if something is missing or impossible.
     """
     plain = "".join(name.lower().split())
     if BEGINS.fullmatch(plain) is None:
@@ -117,7 +116,7 @@ class _Parts:
     model: GpuModel
     gpus: int
     sockets: int
-    below: int  # GPUs of each PCI switch; 0: none has one
+    below: int  # GPUs below each PCI switch; 0: there are no switches
     adapters: int
 
     def check(self, name: str) -> None:
@@ -131,7 +130,7 @@ class _Parts:
             raise BadInput(f"machine {name!r}: {there}; valid: as many each")
 
     def root(self) -> ET.Element:
-        """The tree of all devices, with GPUs and adapters distributed evenly."""
+        """The tree of all devices, with GPUs and adapters spread evenly."""
         generation, lanes = self.model.pcie_link
         link = {"link_speed": PCIE_SPEEDS[generation], "link_width": str(lanes)}
         root, of_socket = ET.Element("system", {"version": "1"}), self.gpus // self.sockets
@@ -150,7 +149,7 @@ class _Parts:
         return root
 
     def notes(self) -> list[str]:
-        """Notes on what the description leaves open, and what is assumed instead."""
+        """Notes on what the description leaves open and what is assumed instead."""
         generation, lanes = self.model.pcie_link
         where = (
             f"{plural(self.below, 'GPU')} below each PCI switch"

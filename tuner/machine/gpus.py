@@ -1,6 +1,5 @@
-"""GPU models by name (``tables/gpus.toml``): what NVML would tell about a GPU of which a topology file only says the
-place.
-"""
+"""GPU models by name (``tables/gpus.toml``): the facts that NVML would report about a GPU whose topology file only says
+where it is."""
 
 import math
 import re
@@ -13,53 +12,57 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, UnknownGpu, did_you_mean, nearest_of
 from tuner.base.expressions import expression
 
-# The address NVML gives for an NVSwitch that the host does not see, as in a virtual machine (xml.cc, v2.28.9-1).
+# The address that NVML reports for an NVSwitch that the host does not see, as in a virtual machine (xml.cc, v2.28.9-1).
 HIDDEN_NVSWITCH = "fffffff:ffff:ff"
-FIRST_WITH_MULTICAST = 90  # compute capability: Hopper
-# The first CUDA whose builds of NCCL have code for a compute capability: makefiles/common.mk, v2.28.9-1; the wheels of
-# 2.18.1 to 2.26.2, for CUDA 12.1 to 12.4, have none for Blackwell, nor PTX that it could be made of (cuobjdump).
+FIRST_WITH_MULTICAST = 90  # the compute capability of Hopper
+# The first CUDA version whose builds of NCCL have code for a compute capability: makefiles/common.mk, v2.28.9-1. The
+# wheels of 2.18.1 to 2.26.2, for CUDA 12.1 to 12.4, have neither code for Blackwell nor PTX from which it could be made
+# (cuobjdump).
 _FIRST_CUDA = ((110, (13, 0)), (100, (12, 8)), (90, (11, 8)), (80, (11, 0)), (75, (10, 0)), (70, (9, 0)))
 
 
 class PeerToPeer(StrEnum):
-    """Between which GPUs of a node NVML and CUDA allow peer-to-peer."""
+    """Which GPUs of a node NVML and CUDA allow to use peer-to-peer."""
 
     all = "all"
     within_sockets = "within-sockets"
     none = "none"
 
     def group(self, socket: int, gpu: int) -> int:
-        """The number of a GPU's peer-to-peer group, by its place in the topology and its socket."""
+        """The number of the peer-to-peer group of a GPU, which depends on its place in the topology and its socket."""
         return {PeerToPeer.all: 0, PeerToPeer.within_sockets: socket, PeerToPeer.none: gpu}[self]
 
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One GPU model in one form; ``mesh[a][b]`` is the number of NVLinks from GPU a to GPU b of a group of GPUs."""
+    """A GPU model in one form factor; ``mesh[a][b]`` is the number of NVLinks from GPU a to GPU b in a group of
+    GPUs."""
 
     name: str
     title: str
-    compute_capability: int  # 90 is 9.0
-    nvlinks: int  # of one GPU
-    lead_to: str  # "nvswitch", "gpus" or "nothing"
-    pci_devices: tuple[str, ...]  # device ids of vendor 0x10de, as in sysfs
+    compute_capability: int  # 90 for 9.0
+    nvlinks: int  # number of one GPU's NVLinks
+    lead_to: str  # what the NVLinks lead to: "nvswitch", "gpus" or "nothing"
+    pci_devices: tuple[str, ...]  # device ids of vendor 0x10de, as sysfs has them
     gpudirect_rdma: bool
     source: str
     mesh: tuple[tuple[int, ...], ...] = ()
-    pcie: str | None = None  # generation and lanes, 4x8, where others of its compute capability have another link
-    c2c: bool = False  # whether NVLink-C2C joins it with its CPU
-    peer_to_peer: PeerToPeer = PeerToPeer.all  # none: the driver denies it between any two, as of some GeForce
+    # Generation and lanes, such as 4x8, if other GPUs of its compute capability have another link
+    pcie: str | None = None
+    c2c: bool = False  # whether NVLink-C2C joins the GPU with its CPU
+    # "none": the driver denies it between any two GPUs, as for some GeForce models
+    peer_to_peer: PeerToPeer = PeerToPeer.all
 
     @property
     def pcie_link(self) -> tuple[int, int]:
-        """Generation and number of lanes of the model's PCIe link."""
+        """The generation and number of lanes of the model's PCIe link."""
         generation, _, lanes = (self.pcie or f"{pcie_generation(self.compute_capability)}x16").partition("x")
         return int(generation), int(lanes)
 
     def far_ends(self, bus_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The bus id at the end of each NVLink, by GPU; ``bus_ids`` are the node's GPUs in ascending order.
 
-        BadInput if the GPUs do not fill the groups that the links connect.
+        BadInput if the number of GPUs is not a multiple of the groups that the links connect.
         """
         if self.lead_to != "gpus":
             return dict.fromkeys(bus_ids, (HIDDEN_NVSWITCH,) * self.nvlinks)
@@ -76,14 +79,12 @@ class GpuModel:
 
 
 def names() -> tuple[str, ...]:
-    """Every model, in the table's order."""
+    """The names of all models, in the table's order."""
     return tuple(_table())
 
 
 def load(name: str) -> GpuModel:
-    """A model by its name, in any case, with spaces or hyphens; UnknownGpu names the models with the most similar
-    names.
-    """
+    """The model of this name, in any case, with spaces or hyphens. UnknownGpu lists the most similar names."""
     if (row := _by_lower_name().get(name.strip().lower().replace(" ", "-").replace("_", "-"))) is None:
         table = _table()
         raise UnknownGpu(f"no GPU model {name!r}{did_you_mean(name, table)}; {nearest_of(name, table)}")
@@ -107,8 +108,8 @@ def chip(model: str) -> str:
 
 
 def is_product(name: str, model: str) -> bool:
-    """Whether a product with CUDA's name ("NVIDIA A100-SXM4-80GB") may be a model ("A100 SXM4"): the same chip in the
-    same form. A name without a form may have any form but PCIe or NVL. A part of a GPU (MIG) is not a product.
+    """Whether a product with CUDA's name ("NVIDIA A100-SXM4-80GB") may be a model ("A100 SXM4"): the chip and the form
+    factor are the same. A name without a form factor fits any but PCIe and NVL. A part of a GPU (MIG) is not a product.
     """
     product, known = _words_of_name(name), _words_of_name(model)
     sockets = [{word for word in words if word.startswith("SXM")} for words in (product, known)]
@@ -120,8 +121,8 @@ def is_product(name: str, model: str) -> bool:
     )
 
 
-_OWN_FORMS = frozenset({"PCIE", "NVL", "DGXS", "MIG"})  # a model of which says so
-# The other RTX PRO 6000 are for workstations, the other A100 not Leonardo's.
+_OWN_FORMS = frozenset({"PCIE", "NVL", "DGXS", "MIG"})  # a model in one of these forms always has the form in its name
+# The other RTX PRO 6000 are for workstations; the other A100 is not Leonardo's.
 _EDITIONS = (frozenset({"SERVER"}), frozenset({"SXM", "64GB"}))
 
 
@@ -130,9 +131,8 @@ def _words_of_name(name: str) -> frozenset[str]:
 
 
 def capability_of_product(name: str) -> int | None:
-    """The compute capability of a product with CUDA's name, 80 for ``NVIDIA A100-SXM4-80GB``; None for unknown
-    products.
-    """
+    """The compute capability of a product with CUDA's name, such as 80 for ``NVIDIA A100-SXM4-80GB``; None for unknown
+    products."""
     words = f" {re.sub(r'[^0-9A-Z]+', ' ', name.upper())} "
     found = [(len(part), cap) for part, cap in _capabilities().items() if f" {part} " in words]
     return max(found)[1] if found else None
@@ -150,7 +150,7 @@ def first_cuda(compute_capability: int) -> tuple[int, int]:
 
 
 def of_device(device: str | None) -> tuple[str, ...]:
-    """Names of the models with this PCI device id of NVIDIA, as in ``0x2330``; empty for an unknown id."""
+    """The names of the models with this PCI device id of NVIDIA, such as ``0x2330``; empty for an unknown id."""
     return _by_device().get((device or "").lower(), ())
 
 
@@ -172,7 +172,7 @@ def most_nvlinks(compute_capability: int) -> int:
 
 @cache
 def multicast_chips() -> tuple[str, ...]:
-    """The chips that have a form with NVSwitches and can multicast over these, so that NVLS is possible."""
+    """The chips for which there is a form factor with NVSwitches that can multicast, so that NVLS is possible."""
     switched = (model for model in map(load, names()) if model.lead_to == "nvswitch")
     return tuple({chip(model.name): None for model in switched if model.compute_capability >= FIRST_WITH_MULTICAST})
 
@@ -211,7 +211,6 @@ def _model(name: str, row: dict[str, object]) -> GpuModel:
 
 
 def nccls_family(family: int) -> int:
-    """The CPU family as NCCL counts it: it shifts the extended part of Linux's number, so that AMD's 23 becomes 143
-    (ncclTopoGetXmlFromCpu, src/graph/xml.cc, v2.28.9-1).
-    """
+    """The CPU family in NCCL's count: it shifts the extended part of Linux's number, so that AMD's 23 becomes 143
+    (ncclTopoGetXmlFromCpu, src/graph/xml.cc, v2.28.9-1)."""
     return family if family <= 15 else 15 + ((family - 15) << 4)

@@ -1,6 +1,6 @@
-"""The channel graphs that NCCL's search found, as records, and the reader of NCCL's own graph dump.
+"""Records of the channel graphs that NCCL's search found, and the reader of NCCL's own graph dump.
 
-A graph that NCCL did not search is absent from the mapping; NCCL then computes with zeros, as ``EMPTY`` has them.
+A graph that NCCL did not search is absent from the mapping. NCCL then computes with zeros, which ``EMPTY`` contains.
 """
 
 import json
@@ -23,9 +23,8 @@ from tuner.machine.topology.xml import MAX_BYTES, Element, parse
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The numbers of ``struct ncclTopoGraph`` that the tuning model reads; bandwidths are per channel and exact float32
-    values.
-    """
+    """The numbers of ``struct ncclTopoGraph`` that the tuning model reads. Bandwidths are per channel, as exact float32
+    values."""
 
     pattern: Pattern | None
     channels: int
@@ -36,7 +35,8 @@ class Graph:
     type_intra: str
     type_inter: str
     cross_nic: int
-    heads: tuple[int, ...] | None = None  # GPUs of a node at which a graph that enters the network starts; None: all
+    # Indices of the GPUs of a node at which a graph from the network starts; None: all GPUs
+    heads: tuple[int, ...] | None = None
 
 
 Graphs: TypeAlias = Mapping[str, Graph]
@@ -66,7 +66,7 @@ EMPTY = Graph(
     cross_nic=0,
 )
 
-# Which graph an algorithm runs on. Source: initTransportsRank, src/init.cc, v2.28.9-1.
+# The graph on which each algorithm runs. Source: initTransportsRank, src/init.cc, v2.28.9-1.
 OF_ALGORITHM = {
     Algorithm.Tree: "tree",
     Algorithm.Ring: "ring",
@@ -78,12 +78,12 @@ OF_ALGORITHM = {
 }
 
 PLAIN_GRAPHS = frozenset({"ring", "tree", "nvls"})
-IN_ORDER = ("ring", "tree", "collnet_chain", "collnet_direct", "nvls")  # as NCCL searches them
+IN_ORDER = ("ring", "tree", "collnet_chain", "collnet_direct", "nvls")  # in the order in which NCCL searches them
 COLLNET_GRAPHS = ("collnet_direct", "collnet_chain")
-WITH_COLLNET = "_with_collnet"  # ends the name of a graph that differs where CollNet is on
+WITH_COLLNET = "_with_collnet"  # end of the name of a graph that is different if CollNet is on
 ENTER_THE_NETWORK = ("collnet_direct", "collnet_chain", "nvls")
 
-# The ids of a dump (ncclTopoDumpGraphs, src/graph/search.cc, v2.28.9-1).
+# The ids of graphs in a dump (ncclTopoDumpGraphs, src/graph/search.cc, v2.28.9-1).
 DUMP_IDS = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_direct"}
 
 
@@ -101,10 +101,11 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
         raise BadTopology(f"{path}: root element is <{root.tag}>; valid: <graphs>, as NCCL_GRAPH_DUMP_FILE writes it")
     channel = next((channel for graph in root.findall("graph") for channel in graph.findall("channel")), None)
     devs = [_dev(gpu, path) for gpu in channel.iter("gpu")] if channel is not None else []
-    place = _dev if len(set(devs)) == len(devs) else _rank  # GPUs that ranks share come several times
+    place = _dev if len(set(devs)) == len(devs) else _rank  # GPUs that ranks share occur several times
     places = _Places(sorted({place(gpu, path) for gpu in channel.iter("gpu")} if channel is not None else ()), place)
     named = [(DUMP_IDS.get(_number(element, "id", path, int)), element) for element in root.iter("graph")]
-    if "collnet_direct" not in dict(named):  # its id is collnet_chain's up to 2.22, and it comes first; one up to 2.21
+    # Up to 2.22 it has collnet_chain's id and comes first; up to 2.21 there is only one such graph
+    if "collnet_direct" not in dict(named):
         named += [("collnet_direct", element) for name, element in named if name == "collnet_chain"][:1]
     graphs = {
         name: _graph(name, element, places, path)
@@ -118,23 +119,23 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
 
 
 def read_orders(dump: str) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """The channels of each graph of a dump's text, as an :class:`OrderedGraph` has them."""
+    """The channels of each graph in the text of a dump, in the form of :class:`OrderedGraph`."""
     orders: dict[str, tuple[tuple[str, ...], ...]] = {}
     root = parse(dump.encode(), "graphs", by_nccl=False)[0]
     shared = any(_shares(channel) for channel in root.iter("channel"))
     for element in root.iter("graph"):
         name = DUMP_IDS[int(element.get("id", ""))]
         channels = tuple(_order(channel, shared) for channel in element.iter("channel"))
-        if name in orders:  # the ids of both of CollNet's graphs are one in 2.22, and the first is the direct one's
+        if name in orders:  # in 2.22 both CollNet graphs have one id, and the first is the direct one
             orders["collnet_direct"] = orders[name]
         orders[name] = channels
-    orders.setdefault("collnet_direct", orders.get("collnet_chain", ()))  # one graph up to 2.21
+    orders.setdefault("collnet_direct", orders.get("collnet_chain", ()))  # up to 2.21 both are one graph
     orders["nvls"] = tuple(_head_of(order) for order in orders.get("nvls", ()))
     return orders
 
 
 def _shares(channel: Element) -> bool:
-    """Whether ranks of a channel share a GPU; releases that allow sharing write ranks into the dump."""
+    """Whether ranks of a channel share a GPU. Releases that allow this write the ranks into the dump."""
     devs = [gpu.get("dev") for gpu in channel.iter("gpu") if gpu.get("rank") is not None]
     return len(set(devs)) < len(devs)
 
@@ -150,16 +151,15 @@ def _device(element: Element, shared: bool) -> str:
 
 
 def _head_of(order: tuple[str, ...]) -> tuple[str, ...]:
-    """A channel of NVLS with only its head; NCCL up to 2.20 writes meaningless GPUs after the head."""
+    """A channel of NVLS with only its head, because NCCL up to 2.20 writes meaningless GPUs after the head."""
     gpus = [device for device in order if device.startswith("gpu")]
     return tuple(device for device in order if device not in gpus or device is gpus[0])
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The attribute that distinguishes the ranks of a node in a dump: its values in order, and the function that reads
-    it.
-    """
+    """How a dump distinguishes the ranks of a node: the values of an attribute in order, and the function that reads
+    it."""
 
     all: Sequence[int]
     of: Callable[[Element, Path], int]
@@ -185,7 +185,7 @@ def _graph(name: str, element: Element, places: _Places, path: Path) -> Graph:
 
 
 def _heads(element: Element, places: _Places, path: Path) -> tuple[int, ...] | None:
-    """The first GPUs of the channels, as indices of the dump's GPUs; None if that is all of them."""
+    """The first GPU of each channel, as indices of the dump's GPUs; None if these are all of the GPUs."""
     gpus = places.all
     firsts = {places.of(gpu, path) for channel in element.iter("channel") for gpu in channel.findall("gpu")[:1]}
     if unknown := firsts - set(gpus):
@@ -194,12 +194,12 @@ def _heads(element: Element, places: _Places, path: Path) -> tuple[int, ...] | N
 
 
 def _dev(gpu: Element, path: Path) -> int:
-    """A GPU's number: decimal, or hexadecimal with 0x in newer releases."""
+    """A GPU's number, which is decimal, or hexadecimal with 0x in newer releases."""
     return _whole(gpu, "dev", path)
 
 
 def _rank(gpu: Element, path: Path) -> int:
-    """A rank's number, which only releases write that let ranks share a GPU."""
+    """A rank's number; only releases that let ranks share a GPU write it."""
     return _whole(gpu, "rank", path)
 
 
@@ -229,18 +229,18 @@ def _path_type(element: Element, name: str, path: Path) -> str:
     return text
 
 
-Shape = tuple[str, int, bool]  # release, GPUs per node, several nodes
+Shape = tuple[str, int, bool]  # release, GPUs per node, whether there are several nodes
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphTable:
-    """Graphs by shape, as found on the topology with ``topology_sha256`` and with only the machine's own variables.
+    """Graphs by shape, found on the topology with ``topology_sha256`` and with only the machine's own variables.
 
-    NCCL_COLLNET_ENABLE=1 adds CollNet's two graphs; other graphs that the variable changes are stored twice, the second
-    time with ``_with_collnet`` after the name. ``net_gbs``: bandwidth of the slowest path from a GPU to its own
-    adapter, 1e9 bytes per second, in releases that use it.
+    NCCL_COLLNET_ENABLE=1 adds CollNet's two graphs. Other graphs that the variable changes are stored twice, the second
+    time with ``_with_collnet`` after the name. ``net_gbs`` is the bandwidth of the slowest path from a GPU to its own
+    adapter, 1e9 bytes per second, for releases that use it.
     """
 
     topology_sha256: str
@@ -253,7 +253,7 @@ class GraphTable:
         return tuple(sorted({release for release, _, _ in self.graphs}, key=release_key))
 
     def of(self, topology_sha256: str) -> "GraphTable":
-        """The table, or an empty one if it was made for another topology."""
+        """This table, or an empty one if it was made for another topology."""
         return self if self.topology_sha256 == topology_sha256 else GraphTable(topology_sha256)
 
     def without(self, release: str) -> "GraphTable":
@@ -264,12 +264,12 @@ class GraphTable:
 
 
 def from_table(table: Mapping[str, Any]) -> GraphTable:
-    """The graphs of a parsed file."""
+    """The graphs in a parsed file."""
     return GraphTable(table.get("topology_sha256", ""), shapes(table), net_gbs(table))
 
 
 def shapes(table: Mapping[str, Any]) -> dict[Shape, dict[str, Graph]]:
-    """The graphs by release, GPUs per node and whether there are several nodes."""
+    """The graphs by shape: release, GPUs per node, and whether there are several nodes."""
     by_shape: dict[Shape, dict[str, Graph]] = {}
     for name, rows in table.get("graphs", {}).items():
         for row in rows:
@@ -280,7 +280,7 @@ def shapes(table: Mapping[str, Any]) -> dict[Shape, dict[str, Graph]]:
 
 
 def net_gbs(table: Mapping[str, Any]) -> dict[Shape, float]:
-    """By shape, the bandwidth of the slowest path from a GPU to its own adapter, 1e9 bytes per second."""
+    """The bandwidth of the slowest path from a GPU to its own adapter, by shape, 1e9 bytes per second."""
     return {
         shape: float(np.float32(row["gbs"]))
         for row in table.get("adapters", {}).get("slowest_gbs", [])
@@ -289,7 +289,8 @@ def net_gbs(table: Mapping[str, Any]) -> dict[Shape, float]:
 
 
 def rows(by_shape: Mapping[Shape, Mapping[str, Graph | float]]) -> dict[str, list[dict[str, object]]]:
-    """Rows of graphs or bandwidths, by name; one node first, fewest GPUs first. Missing values are left out."""
+    """The rows of graphs or bandwidths in the file, by name; one node first, then fewest GPUs first. Missing values are
+    left out."""
     return {
         kind: [_row(entry) for entry in entries]
         for kind, entries in groupby(_entries(by_shape), key=lambda entry: entry[0][0])
@@ -307,7 +308,7 @@ def to_json(table: GraphTable) -> str:
 
 
 def release_key(release: str) -> tuple[int, ...]:
-    """Sort key of a release, by which 2.9 is before 2.28."""
+    """A sort key for releases, so that 2.9 comes before 2.28."""
     return tuple(int(part) for part in re.findall(r"\d+", release))
 
 
@@ -321,7 +322,7 @@ def _shapes_of(row: Mapping[str, Any]) -> Iterator[Shape]:
 
 
 def _graph_of_row(row: Mapping[str, Any]) -> Graph:
-    """The graph of a row, with decimals converted back to the float32 values from which they were printed."""
+    """The graph in a row, whose decimals are converted back to the float32 values that were printed."""
     numbers = {name: float(np.float32(value)) for name, value in row.items() if isinstance(value, float)}
     heads = None if row["heads"] is None else tuple(row["heads"])
     return Graph(**{**row, **numbers, "pattern": Pattern[row["pattern"]], "heads": heads})
@@ -332,9 +333,8 @@ Entry = tuple[tuple[str, Found], tuple[str, ...], tuple[int, ...], tuple[str, ..
 
 
 def _entries(by_shape: Mapping[Shape, Mapping[str, Found]]) -> list[Entry]:
-    """Entries of releases, numbers of GPUs per node and of nodes that share a graph; by the graph's name, one node
-    first, fewest GPUs first.
-    """
+    """The entries of one graph in the file: releases, numbers of GPUs per node and of nodes for which the graph is the
+    same. Sorted by the graph's name, one node first, then fewest GPUs first."""
     order = sorted(by_shape, key=lambda shape: (release_key(shape[0]), *shape[1:]))
     cells = [(graph, *shape) for shape in order for graph in by_shape[shape].items()]
     releases = _gather(((graph, gpus, several), release) for graph, release, gpus, several in cells)
@@ -347,7 +347,7 @@ def _entries(by_shape: Mapping[Shape, Mapping[str, Found]]) -> list[Entry]:
 
 
 def _gather(pairs: Iterable[tuple[K, V]]) -> dict[K, tuple[V, ...]]:
-    """Groups values by key, in order."""
+    """Values grouped by key, in the order of the keys' first occurrence."""
     gathered: dict[K, tuple[V, ...]] = {}
     for key, value in pairs:
         gathered[key] = (*gathered.get(key, ()), value)

@@ -1,8 +1,8 @@
-"""Completes topology files that only say where devices are, as cloud vendors ship them for NCCL_TOPO_FILE, as NCCL
-does.
+"""Completes topology files that only say where devices are, as NCCL does. Cloud vendors ship such files for
+NCCL_TOPO_FILE.
 
-On the machine NCCL asks NVML about the GPUs and its network plugin about the adapters. Here a GPU model's name and the
-adapters' speed replace the answers; a file in which anything else is missing is refused.
+On the machine, NCCL asks NVML about the GPUs and its network plugin about the adapters. Here the name of the GPU model
+and the speed of the adapters replace these answers. A file that lacks anything else is refused.
 """
 
 import xml.etree.ElementTree as ET
@@ -26,19 +26,21 @@ from tuner.machine.topology.records import Topology
 from tuner.machine.topology.xml import MAX_BYTES, parse, to_text
 
 NVIDIA = "0x10de"
-AMAZON = "0x1d0f"  # its network plugin reports a latency, by type of instance
-BUS_ID = expression(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # NCCL compares them as text, in lower case
-CPU_FACTS = {"x86_64": ("vendor", "familyid", "modelid")}  # what NCCL otherwise asks the computer it runs on
+AMAZON = "0x1d0f"  # vendor of Amazon's adapters, whose plugin reports a latency that depends on the instance type
+BUS_ID = expression(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # NCCL compares bus ids as text, in lower case
+# Facts that NCCL otherwise asks the computer on which it runs
+CPU_FACTS = {"x86_64": ("vendor", "familyid", "modelid")}
 CLASSES = 'class "0x030200" is a GPU, "0x020000" an adapter'
 PCI_FACTS = ("class", "link_speed", "link_width")
-NVSWITCH_CLASS = "0x068000"  # what NCCL takes the far end of an NVLink for that the host does not see
-NET_DEFAULTS = {"port": "1", "maxconn": "131072", "gdr": "1"}  # what NCCL's own InfiniBand network says of an adapter
-FIRST_GUID = 0x2000000000000000  # invented and distinct, as NCCL tells adapters apart by it
+NVSWITCH_CLASS = "0x068000"  # class that NCCL assumes for the far end of an NVLink that the host does not see
+# What NCCL's own InfiniBand network reports for an adapter
+NET_DEFAULTS = {"port": "1", "maxconn": "131072", "gdr": "1"}
+FIRST_GUID = 0x2000000000000000  # guids are invented and distinct, because NCCL tells adapters apart by them
 
 
 @dataclass(frozen=True, slots=True)
 class SkeletonText:
-    """The text of a skeleton that is not from a file; messages call it ``where``."""
+    """The text of a skeleton that is not in a file; messages call it ``where``."""
 
     text: str
     where: str
@@ -46,17 +48,17 @@ class SkeletonText:
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """A topology file that does not describe its GPUs and adapters, and what the simulated machine says about these.
+    """A topology file that does not describe its GPUs and adapters, and what the simulated machine reports about these.
 
     NCCL reads ``xml`` instead of the complete machine; all nodes are equal.
     """
 
     xml: str
-    topology: str  # the same machine in full, as the simulated devices present it
+    topology: str  # the complete machine, as the simulated devices present it
     gpus: int
-    nvlinks: Mapping[str, tuple[str, ...]]  # by a GPU's bus id: the bus id at the end of each of its NVLinks
-    adapters: Mapping[str, str]  # bus id by name, of the adapters that the file only places
-    classes: Mapping[str, str]  # PCI class by bus id, of the devices that NCCL looks up in sysfs
+    nvlinks: Mapping[str, tuple[str, ...]]  # for each GPU, by bus id: the bus id at the end of each of its NVLinks
+    adapters: Mapping[str, str]  # bus ids by name, of the adapters that the file does not describe
+    classes: Mapping[str, str]  # PCI classes by bus id, of the devices that NCCL looks up in sysfs
 
 
 def read_complete(file: Path) -> tuple[str, Topology]:
@@ -85,7 +87,7 @@ def read_complete(file: Path) -> tuple[str, Topology]:
 
 
 def _without_speed(elements: "Iterable[_Read]") -> int:
-    """Number of adapters without a speed, for the message about an incomplete topology."""
+    """The number of adapters without a speed, for the message about an incomplete topology."""
     slots = [each for each in elements if each.tag == "pci" and (each.get("class") or "").startswith("0x02")]
     bare = sum(slot.find("nic") is None for slot in slots)
     silent = sum(each.tag == "net" and each.get("speed") is None for each in elements)
@@ -93,10 +95,10 @@ def _without_speed(elements: "Iterable[_Read]") -> int:
 
 
 def name_of(file: Path) -> str:
-    """The name of a topology file that replaces a machine's name: its file name, and a hash that identifies its
+    """The name of a topology file in places where a machine's name is expected: its file name, and a hash of its
     content.
 
-    BadTopology if it cannot be read.
+    BadTopology if the file cannot be read.
     """
     return f"{file.name} {sha256(read_bytes(file, BadTopology, MAX_BYTES)).hexdigest()[:8]}"
 
@@ -104,8 +106,8 @@ def name_of(file: Path) -> str:
 def read(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:
     """Reads a skeleton for a machine whose GPUs are all of model ``gpu``.
 
-    Adapters without a <net> have ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` (absent: 0, as NCCL's own
-    networks report). BadTopology for what the file lacks, BadInput for what contradicts the file.
+    Adapters without a <net> get ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` (if absent: 0, as NCCL's own
+    networks report). BadTopology if the file lacks something else, BadInput if an argument contradicts the file.
     """
     model = gpus.load(gpu)
     skeleton = _File(file)
@@ -133,9 +135,8 @@ def read(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net_late
 
 @cache
 def completed(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> str:
-    """The topology that NCCL makes of a skeleton: every device of the machine, and no ranks. Errors as :func:`read`
-    raises them.
-    """
+    """The topology that NCCL makes from a skeleton: every device of the machine, and no ranks. Raises the errors of
+    :func:`read`."""
     described = read(file, gpu, net_gbps, net_latency_us)
     root = ET.fromstring(described.topology)
     for pci in root.iter("pci"):
@@ -153,9 +154,8 @@ def completed(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net
 
 
 def _add_nvlinks(gpu: ET.Element, described: Skeleton, far_ends: Sequence[str]) -> None:
-    """Adds an <nvlink> for each device to which NVLinks lead, unless the GPU already has <nvlink>
-    (ncclTopoGetXmlFromGpu, xml.cc).
-    """
+    """Adds an <nvlink> for each device to which NVLinks lead, unless the GPU already has an <nvlink>
+    (ncclTopoGetXmlFromGpu, xml.cc)."""
     if gpu.find("nvlink") is None:
         for target, count in Counter(far_ends).items():
             tclass = described.classes.get(target, NVSWITCH_CLASS)
@@ -163,9 +163,8 @@ def _add_nvlinks(gpu: ET.Element, described: Skeleton, far_ends: Sequence[str]) 
 
 
 def _trim(element: ET.Element) -> bool:
-    """Removes elements without a GPU or adapter below them; returns whether something is left (ncclTopoTrimXml,
-    xml.cc).
-    """
+    """Removes elements without a GPU or an adapter below them; returns whether anything is left (ncclTopoTrimXml,
+    xml.cc)."""
     if element.tag in ("gpu", "net"):
         return True
     for child in list(element):
@@ -175,7 +174,7 @@ def _trim(element: ET.Element) -> bool:
 
 
 class _File:
-    """A topology file as text, and as a tree that is completed with the simulated machine's answers."""
+    """A topology file as text, and as a tree that is completed with the answers of the simulated machine."""
 
     def __init__(self, file: Path | SkeletonText) -> None:
         if isinstance(file, SkeletonText):
@@ -187,25 +186,24 @@ class _File:
             self.elements[0].fail("is not a topology; valid root: <system>")
         try:
             self.text = data.decode("utf-8")
-        except UnicodeDecodeError:  # an encoding that a byte order mark names
+        except UnicodeDecodeError:  # a byte order mark names another encoding
             self.fail("not UTF-8, the only encoding that NCCL reads; save it as UTF-8")
 
     @cached_property
     def root(self) -> ET.Element:
-        """The tree to complete."""
+        """The tree that is to be completed."""
         return ET.fromstring(self.text)
 
     def fail(self, problem: str) -> NoReturn:
         raise BadTopology(f"{self.where}: {problem}")
 
     def gpus(self) -> list[ET.Element]:
-        """The <pci> of the GPUs."""
+        """The <pci> elements of the GPUs."""
         return _gpus(self.where, self.root.iter("pci"))
 
     def check_places(self) -> None:
-        """Refuses a file without facts that NCCL would read from the computer on which it runs. BadTopology names all
-        missing facts.
-        """
+        """Refuses a file that lacks facts which NCCL would read from the computer on which it runs. BadTopology names
+        all missing facts."""
         lacking: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
         for cpu in self.root.iter("cpu"):
             needed = ("numaid", "arch", *CPU_FACTS.get(cpu.get("arch", ""), ()))
@@ -224,9 +222,8 @@ class _File:
             self.fail(f"{'; '.join(said)}, which NCCL reads from its machine; write it there{kinds}")
 
     def describe_gpus(self, placed: list[ET.Element], model: GpuModel) -> None:
-        """Gives every GPU its number, in the order of bus ids as CUDA counts equal GPUs, and the compute capability of
-        its model.
-        """
+        """Gives every GPU the compute capability of its model, and its number: CUDA numbers equal GPUs in the order of
+        bus ids."""
         numbered = [gpu for pci in placed if (gpu := pci.find("gpu")) is not None and gpu.get("dev") is not None]
         if len(numbered) not in (0, len(placed)):
             self.fail(f"{len(numbered)} of {len(placed)} GPUs have a <gpu dev>; valid: all or none")
@@ -249,8 +246,8 @@ class _File:
                 )
 
     def describe_adapters(self, gbps: float | None, latency_us: float | None, gdr: bool) -> dict[str, str]:
-        """Gives a <net> to every network device (class 0x02) without a <net>, in the order of bus ids, and a speed to
-        every <net> without a speed.
+        """Adds a <net> to every network device (class 0x02) that has none, in the order of bus ids, and a speed to
+        every <net> that has none.
 
         NCCL completes the file with what its network says (ncclTopoPopulateNics, src/graph/topo.cc, v2.28.9-1).
         Returns, by name, the bus ids of the devices that had no <net>.
@@ -300,7 +297,7 @@ class _File:
 
 
 class _Read(Protocol):
-    """The interface of elements in both kinds of trees: the file as it is read, and the tree that is completed."""
+    """The methods of elements that both trees share: the file as it was read, and the tree that is completed."""
 
     @property
     def tag(self) -> str: ...
@@ -312,7 +309,7 @@ P = TypeVar("P", bound=_Read)
 
 
 def _gpus(where: str, slots: Iterable[P]) -> list[P]:
-    """The <pci> elements of GPUs: with a <gpu>, or display devices (class 0x03) of NVIDIA."""
+    """The <pci> elements of GPUs: those with a <gpu>, and display devices (class 0x03) of NVIDIA."""
     slots = list(slots)
     if silent := [f"<pci busid={pci.get('busid')!r}>" for pci in slots if not (pci.get("class") or pci.find("*"))]:
         have = "has" if len(silent) == 1 else "have"
@@ -336,7 +333,7 @@ def _missing(element: ET.Element, attributes: tuple[str, ...]) -> tuple[str, ...
 
 
 def _first_of(names: Sequence[str]) -> str:
-    """Text with the first of several names, and how many more there are."""
+    """Text with the first of several names, and the number of the others."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
@@ -349,10 +346,10 @@ def _bus_id(pci: ET.Element) -> str:
 
 
 def tidy(dump: str, machine: ET.Element) -> str:
-    """The dump as a topology file of ``machine``: in the machine's order, and without what belongs to the run.
+    """A dump rewritten as a topology file of ``machine``: in the machine's order, and without what belongs to the run.
 
-    The search depends on the file's order, and the dump has the order in which the ranks' views were joined. What
-    belongs to the run: ranks, hosts, and a network that exists only because NCCL needs one.
+    The search depends on the file's order, and the dump has the order in which the ranks' views were joined. Ranks,
+    hosts, and a network that exists only because NCCL needs one belong to the run.
     """
     root = ET.fromstring(dump)
     nets = {net.get("name") for net in machine.iter("net")}
@@ -372,9 +369,8 @@ def tidy(dump: str, machine: ET.Element) -> str:
 
 
 def _order_as(element: ET.Element, like: ET.Element) -> None:
-    """Sorts the children in the order of the children of ``like``, recursively; elements that ``like`` lacks, such as
-    NVLinks, come last.
-    """
+    """Sorts the children in the order of the children of ``like``, recursively. Elements that ``like`` does not have,
+    such as NVLinks, come last."""
     names = [_name(child) for child in like]
     element[:] = sorted(element, key=lambda child: names.index(_name(child)) if _name(child) in names else len(names))
     for child in element:

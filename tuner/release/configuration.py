@@ -1,7 +1,8 @@
-"""A communicator's own configuration, NCCL's ``ncclConfig_t``: its fields, the equivalent variables, and releases.
+"""The configuration of one communicator, NCCL's ``ncclConfig_t``: its fields, the environment variables that mean the
+same, and the releases that have each field.
 
-The environment takes precedence, so a field acts like its variable if that is not set. ``tables/config.toml`` lists all
-fields.
+The environment takes precedence: a field acts like its variable, but only if that variable is not set.
+``tables/config.toml`` lists all fields.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,15 +21,17 @@ MOST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationField:
-    """One field; NCCL accepts ``values``, or numbers from ``least`` to ``most``; with neither, a text."""
+    """One field of the configuration. NCCL accepts ``values``, or numbers from ``least`` to ``most``; a field without
+    either is a text."""
 
     since: str
     variable: str | None = None
     values: tuple[int, ...] = ()
     least: int | None = None
     most: int = MOST
-    alone_since: str | None = None  # the first release that takes it without its counterpart
-    indifferent: bool = False  # it changes no choice
+    # The first release that accepts this field without its counterpart (minCTAs without maxCTAs)
+    alone_since: str | None = None
+    indifferent: bool = False  # the field has no influence on what NCCL picks
 
     @property
     def is_text(self) -> bool:
@@ -46,7 +49,7 @@ def fields() -> Mapping[str, ConfigurationField]:
 def parse_configuration(nccl: Release, given: Mapping[str, Value]) -> dict[str, Value]:
     """The given fields with NCCL's types, checked as NCCL checks them when a communicator is made.
 
-    BadInput for a field that the release does not have, a value that NCCL refuses, and a minimum above its maximum.
+    BadInput if the release does not have a field, if NCCL refuses a value, or if a minimum is above its maximum.
     """
     said = nccl.name.partition("@")[0]
     known = [name for name, field in fields().items() if parts_of(field.since) <= parts_of(said)]
@@ -100,7 +103,7 @@ def as_variables(nccl: Release, given: Mapping[str, Value], environment: Mapping
 
 
 def _overridden(nccl: Release, variable: str, environment: Mapping[str, str]) -> bool:
-    """Whether a variable takes effect: for numbers of blocks, releases from 2.25.1 on only accept values above 0."""
+    """Whether a variable takes effect: releases from 2.25.1 on accept numbers of blocks only if they are above 0."""
     if not environment.get(variable):
         return False
     if variable in ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS") and nccl.rules.ctas == "positive_only":
@@ -110,5 +113,5 @@ def _overridden(nccl: Release, variable: str, environment: Mapping[str, str]) ->
 
 
 def without_effect(given: Iterable[str]) -> list[str]:
-    """The fields among these that change no choice."""
+    """The names of those given fields that have no influence on what NCCL picks."""
     return [name for name in given if fields()[name].indifferent]

@@ -1,7 +1,7 @@
 """Converts tables of TOML to frozen dataclasses and checks keys, types, units and lengths.
 
-A release's file is a difference from its parent, which schema libraries cannot check; so the merged table is converted
-here, and the reader says which of the files has the wrong key.
+A release's file only says what differs from its parent, which schema libraries cannot check. So the merged table is
+converted here, and :mod:`tuner.release.reader` says which of the files has the wrong key.
 """
 
 import math
@@ -16,7 +16,7 @@ from tuner.base.errors import one_of
 from tuner.base.names import Algorithm, Collective, Protocol
 
 Record = TypeVar("Record")
-PARTIAL: Final = "partial"  # Annotated[Mapping[...], PARTIAL]: not every key has to be there
+PARTIAL: Final = "partial"  # marks Annotated[Mapping[...], PARTIAL]: the mapping may leave out keys
 UNITS = ("_us", "_ns", "_ms", "_gbs", "_mbps", "_bytes", "_kib", "_mib")
 
 ALGORITHM_KEYS = {
@@ -39,12 +39,13 @@ ALGORITHM_NAMES = {algorithm: key for key, algorithm in ALGORITHM_KEYS.items()}
 PROTOCOL_NAMES = {protocol: key for key, protocol in PROTOCOL_KEYS.items()}
 
 
-# By table or list and its key: what was made of it, so that releases share what they take from the same parent.
+# Converted values by the identity of their table or list and their key, so that releases share what they inherit from
+# the same parent.
 Shared = dict[tuple[int, str], tuple[Any, Any]]
 
 
 class WrongValue(Exception):
-    """The value of a dotted key is wrong; the text says what is wrong and what is valid."""
+    """The value of a dotted key is wrong; the message says what is wrong and what is valid."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(f"{key}: {text}")
@@ -52,7 +53,7 @@ class WrongValue(Exception):
 
 
 def record(kind: type[Record], given: Any, key: str, shared: Shared | None = None) -> Record:
-    """``given`` as a dataclass of this kind; a field with a default may be left out. Errors: WrongValue."""
+    """``given`` as a dataclass of this kind; a field with a default may be left out. Raises WrongValue."""
     table = _table(given, key)
     of_kind: Any = kind
     hints = annotations(of_kind)
@@ -64,11 +65,13 @@ def record(kind: type[Record], given: Any, key: str, shared: Shared | None = Non
 
 
 def value(kind: Any, given: Any, key: str, shared: Shared | None = None) -> Any:
-    """``given`` converted to the annotation ``kind``, taken from ``shared`` if it is there. Errors: WrongValue."""
+    """``given`` converted to the annotation ``kind``; taken from ``shared`` if it was converted before. Raises
+    WrongValue."""
     if shared is None or not isinstance(given, dict | list):
         return _value(kind, given, key, shared)
     if (known := shared.get((id(given), key))) is None:
-        known = shared[id(given), key] = given, _value(kind, given, key, shared)  # kept, so that no other has its id
+        # The table is kept alive, so that no other object gets its id
+        known = shared[id(given), key] = given, _value(kind, given, key, shared)
     return known[1]
 
 
@@ -101,7 +104,7 @@ def annotations(kind: Any) -> Mapping[str, Any]:
 def laid_over(kind: Any, own: Any, given: Any, key: str) -> Any:
     """``own``, of the annotation ``kind``, overlaid with ``given``; lists and values are replaced as a whole.
 
-    Errors: WrongValue.
+    Raises WrongValue.
     """
     if is_dataclass(own):
         own_kind: Any = type(own)
@@ -180,7 +183,7 @@ def _mapping(kinds: tuple[Any, ...], given: Any, key: str, whole: bool, shared: 
 
 
 def _names(kind: Any) -> Mapping[str, Any] | None:
-    """Keys that a mapping may have, with their meaning; None for any name."""
+    """The keys that a mapping may have, each with its meaning; None if any name is valid."""
     if get_origin(kind) is Literal:
         return dict(zip(get_args(kind), get_args(kind), strict=True))
     return KEYS.get(kind)
@@ -199,7 +202,7 @@ def _plain(kind: Any, given: Any, key: str) -> Any:
 
 
 def plain(given: Any) -> Any:
-    """The inverse of :func:`value`: tables, lists, texts and numbers as in a release's file."""
+    """The inverse of :func:`value`: converts to tables, lists, texts and numbers as a release's file has them."""
     if is_dataclass(given):
         values = {field.name: (field.default, getattr(given, field.name)) for field in fields(given)}
         return {name: plain(value) for name, (default, value) in values.items() if value is not None or default}

@@ -1,4 +1,5 @@
-"""NCCL's environment variables as the library reads them: integers, lists, and the NCCL_ALGO / NCCL_PROTO grammar."""
+"""NCCL's environment variables as the library reads them: integers, lists, and the grammar of NCCL_ALGO and
+NCCL_PROTO."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -26,16 +27,18 @@ class Environment:
     """The NCCL_* variables a communicator was started with."""
 
     values: Mapping[str, str] = field(default_factory=dict)
-    searched: frozenset[str] = frozenset()  # those of the search of graphs, where libnccl has searched with them
-    configured: frozenset[str] = frozenset()  # those that stand for fields of the communicator's configuration
-    non_numeric_is_default: bool = False  # as the release reads an integer parameter without a digit; else it is 0
+    # The variables that the search of graphs reads, if libnccl has searched with them
+    searched: frozenset[str] = frozenset()
+    configured: frozenset[str] = frozenset()  # the variables that stand for fields of the communicator's configuration
+    # Whether a text without a digit means the default of an integer parameter; otherwise it means 0
+    non_numeric_is_default: bool = False
 
     def text(self, name: str) -> str | None:
         """A variable's value as it was set; None if it is not set."""
         return self.values.get(name)
 
     def number(self, name: str, default: int) -> int:
-        """An integer parameter: NCCL's default if unset or empty; a value beyond 64 bits counts as unset."""
+        """The value of an integer parameter. NCCL takes the default if it is unset, empty, or beyond 64 bits."""
         value = self._requested(name)
         return default if value is None else value
 
@@ -47,15 +50,16 @@ class Environment:
         return value if -(2**63) <= value < 2**63 else None
 
     def of_process(self, name: str) -> int | None:
-        """Like :meth:`optional`, for a variable that NCCL looks up again later: configuration fields do not count."""
+        """Like :meth:`optional`, for a variable that NCCL reads again later, without the fields of a communicator's
+        configuration."""
         return None if name in self.configured else self.optional(name)
 
     def c_int(self, name: str, default: int) -> int:
-        """The number as NCCL assigns it to an int: larger numbers wrap around (sic)."""
+        """The number as NCCL assigns it to a C int: larger numbers wrap around (sic)."""
         return int32(self.number(name, default))
 
     def optional(self, name: str) -> int | None:
-        """An integer parameter like :meth:`c_int`; None if NCCL's default applies."""
+        """An integer parameter like :meth:`c_int`; None if the variable leaves NCCL's default in effect."""
         value = self._requested(name)
         return None if value is None else int32(value)
 
@@ -63,7 +67,8 @@ class Environment:
 def parse_assignments(
     assignments: tuple[str, ...], key: str = "env", form: str = "NCCL_NAME=VALUE, such as NCCL_ALGO=Ring"
 ) -> dict[str, str]:
-    """``NAME=VALUE`` strings to a dictionary. BadInput for other forms, other names, and two values of one name."""
+    """Converts ``NAME=VALUE`` strings to a dictionary. BadInput for another form, another kind of name, or two values
+    of one name."""
     values: dict[str, str] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
@@ -75,11 +80,11 @@ def parse_assignments(
 
 
 def allowed(text: str, variable: str, elements: type[IntEnum]) -> dict[Collective, dict[IntEnum, bool]]:
-    """Names that a list ``[func:]a,b;func:^c`` allows, for every collective it names.
+    """The names that a list ``[func:]a,b;func:^c`` allows, by collective.
 
-    The first entry may lack the collective and then holds for all; a later entry overwrites the row of the collective
-    it names; ``^`` inverts a list. Collectives that no entry names are absent. C's strtok is kept: empty entries and
-    empty elements vanish. Source: parseList, src/graph/tuning.cc, v2.28.9-1.
+    The first entry may lack the collective and then holds for all of them. A later entry overwrites what holds for the
+    collective that it names. ``^`` inverts a list. Collectives that no entry names are absent from the result. As with
+    C's strtok, empty entries and empty elements are ignored. Source: parseList, src/graph/tuning.cc, v2.28.9-1.
     """
     rows: dict[Collective, dict[IntEnum, bool]] = {}
     for collectives, chosen, inverted in _entries(text, variable, elements):
@@ -89,7 +94,7 @@ def allowed(text: str, variable: str, elements: type[IntEnum]) -> dict[Collectiv
 
 
 def forced(text: str, variable: str, elements: type[IntEnum]) -> set[Collective]:
-    """The collectives for which a list as in :func:`allowed` names any element at all."""
+    """The collectives for which a list, written as in :func:`allowed`, names any element."""
     entries = _entries(text, variable, elements)
     return {collective for collectives, chosen, _ in entries if chosen for collective in collectives}
 
@@ -97,13 +102,15 @@ def forced(text: str, variable: str, elements: type[IntEnum]) -> set[Collective]
 def _entries(
     text: str, variable: str, elements: type[IntEnum]
 ) -> Iterator[tuple[list[Collective], list[IntEnum], bool]]:
-    """Entries, each with the collectives it is for, the elements it names, and whether ``^`` inverts it."""
+    """The entries of a list: the collectives that each is for, the elements that it names, and whether ``^`` inverts
+    it."""
     for position, entry in enumerate(part for part in text.split(";") if part):
         fields = [part for part in entry.split(":") if part]
         if not fields:
             raise _refused(variable, text, f"an entry has no list; {one_of(e.name for e in elements)}")
         if len(fields) == 1:
-            # C compares the token's address with the string's start, so a leading ';' makes even the first entry later.
+            # C compares the token's address with the string's start, so after a leading ';' even the first entry counts
+            # as a later one.
             if position > 0 or text.startswith(";"):
                 raise _refused(variable, text, "every entry but the first needs a collective, as in 'allreduce:'")
             collectives, names = list(Collective), fields[0]
@@ -118,13 +125,14 @@ def _entries(
     Source("src/tuning/cost_model.cc", "parseList", since="2.31.2"),
 )
 def by_collective(text: str, variable: str, elements: type[IntEnum], collective: Collective) -> dict[IntEnum, bool]:
-    """Names that :func:`allowed` gives one collective; empty if no entry names the collective."""
+    """The names that :func:`allowed` returns for one collective; empty if no entry names the collective."""
     return allowed(text, variable, elements).get(collective, {})
 
 
 @GRAMMARS(Source("src/graph/tuning.cc", "parseList", since="2.18.1"))
 def one_list(text: str, variable: str, elements: type[IntEnum], collective: Collective) -> dict[IntEnum, bool]:
-    """One list ``a,b`` or ``^a,b`` for all collectives; unknown names are ignored, an empty list allows nothing.
+    """The names that one list ``a,b`` or ``^a,b`` allows for all collectives. Unknown names are ignored; an empty list
+    allows nothing.
 
     Source: parseList, src/graph/tuning.cc, v2.23.4-1.
     """
@@ -140,5 +148,5 @@ def _match(token: str, elements: type[E], variable: str, text: str) -> E:
 
 
 def _refused(variable: str, text: str, why: str) -> NcclFails:
-    """Error for a list with which NCCL refuses to make a communicator."""
+    """The error for a list because of which NCCL refuses to make a communicator."""
     return NcclFails(f"{variable}={text!r}: {why}").cured(Remedy("env", None, variable))

@@ -1,8 +1,8 @@
-"""Releases that were learnt from a libnccl.so.2: files in this user's cache, by the library's sha256.
+"""Releases that ``oracle learn`` read from a libnccl.so.2: files in this user's cache, named by the library's sha256.
 
 Such a release is named after the version that the library reports and its sha256: ``2.28.9@1792291e26d2b27f``. Its file
-is like those of ``tables/nccl``, with the table ``[learnt]``. It is trusted only if no other user can have written it:
-users share a cache, and who may write there must not be able to vouch for another library.
+is like those of ``tables/nccl``, with an additional table ``[learnt]``. It is trusted only if no other user can have
+written it: users may share a cache, and somebody who may write there must not be able to vouch for a library.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tuner.release.schema import Release
 
 AT, DIGITS = "@", 16
-MOST_BYTES = 2 << 30  # of a library; the largest release has 480 MB
+MOST_BYTES = 2 << 30  # the largest library that is read; NCCL's largest release has 480 MB
 TOO_LARGE = f"is larger than {MOST_BYTES >> 30} GiB; valid: a libnccl.so.2"
-held: dict[str, "Release"] = {}  # that are tried at the moment, by name
+held: dict[str, "Release"] = {}  # the learnt releases that are on trial at the moment, by name
 
 
 @dataclass(frozen=True, slots=True)
 class LearntFrom:
-    """The library that a release was learnt from, and the result of comparing with it."""
+    """The library that a release was learnt from, and how the emulator compared with it."""
 
     library: str
     sha256: str
@@ -37,7 +37,7 @@ class LearntFrom:
 
     @property
     def exact(self) -> bool:
-        """Whether all that was compared was equal."""
+        """Whether every comparison with the library was equal."""
         return self.compared > 0 and self.compared == self.equal
 
     @property
@@ -47,23 +47,23 @@ class LearntFrom:
 
 
 def name_of(said: str, digest: str) -> str:
-    """The name of a learnt release: the version that its library reports, and the beginning of the library's sha256."""
+    """The name of a learnt release: the version that its library reports, and the start of the library's sha256."""
     return f"{said}{AT}{digest[:DIGITS]}"
 
 
 def is_learnt(name: str) -> bool:
-    """Whether a name is that of a learnt release, or of one on trial."""
+    """Whether a name is that of a learnt release, also of one that is still on trial."""
     return AT in name or name in held
 
 
 def is_path(text: str) -> bool:
-    """Whether a text names a library file and not a release."""
+    """Whether a text is the path of a library and not the name of a release."""
     return "/" in text or ".so" in text
 
 
 @contextmanager
 def trying(nccl: "Release") -> Iterator[str]:
-    """The name by which a release can be loaded while it is tried."""
+    """Makes a release loadable while it is on trial, and yields its name."""
     held[nccl.name] = nccl
     try:
         yield nccl.name
@@ -80,7 +80,7 @@ SEAL = "# sha256 of the lines above: "
 
 
 def keep(name: str, text: str) -> Path:
-    """Writes the file of a learnt release, with a checksum. BadInput if it cannot be kept."""
+    """Writes the file of a learnt release, with a checksum. BadInput if the file cannot be written."""
     file, sealed = file_of(name), f"{text}{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
     remember(file, sealed)
     if recall_own(file) != sealed:
@@ -89,14 +89,14 @@ def keep(name: str, text: str) -> Path:
 
 
 def check_kept() -> None:
-    """BadInput if no file of a learnt release could be kept."""
+    """Raises BadInput if the files of learnt releases could not be written."""
     probe = "probe"
     keep(probe, "")
     file_of(probe).unlink(missing_ok=True)
 
 
 def _unsealed(name: str, sealed: str) -> str:
-    """The text that was kept. UnknownRelease if the file was cut or changed since."""
+    """The text that was kept, without its checksum. UnknownRelease if the file was truncated or changed since then."""
     text, found, digest = sealed.rpartition(SEAL)
     if not found or digest.strip() != hashlib.sha256(text.encode()).hexdigest():
         raise UnknownRelease(
@@ -106,7 +106,7 @@ def _unsealed(name: str, sealed: str) -> str:
 
 
 def text_of(name: str) -> str:
-    """The text of a learnt release's file. UnknownRelease if this user wrote no such file."""
+    """The text of a learnt release's file. UnknownRelease if there is no such file, or another user wrote it."""
     text = recall_own(file_of(name))
     if text is None:
         raise UnknownRelease(
@@ -116,12 +116,12 @@ def text_of(name: str) -> str:
 
 
 def origin_of(nccl: "Release") -> LearntFrom | None:
-    """The library that a release was learnt from; None for a known release."""
+    """The library that a release was learnt from; None if the release was not learnt."""
     table = nccl.files[0].table.get("learnt") if nccl.files else None
     return None if table is None else LearntFrom(**table)
 
 
-# The file's text.
+# The text of a learnt release's file.
 
 
 def text(name: str, parent: str, origin: LearntFrom, changes: Mapping[str, Any]) -> str:
@@ -135,7 +135,7 @@ def text(name: str, parent: str, origin: LearntFrom, changes: Mapping[str, Any])
 
 
 def tables_of(changes: Mapping[str, Any]) -> str:
-    """The tables of a release's file that have these values, by dotted key."""
+    """The tables of a release's file, as text, with these values, which are given by dotted key."""
     by_table: dict[str, list[str]] = {}
     for key, value in changes.items():
         table, _, own = key.rpartition(".")

@@ -1,6 +1,8 @@
-"""The NCCL release that packages bring along, for users who only know the package: ``torch==2.13.0``, or a pip freeze.
+"""Finds the NCCL release that a package installs, for users who only know the package: ``torch==2.13.0``, or a pip
+freeze.
 
-``tables/packages.toml`` has the packages' own requirements, ``tables/images.toml`` the releases in NVIDIA's images.
+``tables/packages.toml`` has the requirements that the packages state, ``tables/images.toml`` the NCCL releases in
+NVIDIA's container images.
 """
 
 import re
@@ -16,13 +18,13 @@ from tuner.base.files import read_bytes
 
 ASKED = expression(r"([a-z][a-z0-9_-]*)(?:\[[\w,-]*\])?(?:={2,3}|@)v?(\d[\w.]*)(\+[\w.]+)?", re.IGNORECASE)
 ALONE = expression(r"([a-z][a-z0-9_-]*)(?:\[[\w,-]*\])?", re.IGNORECASE)  # a package without its release
-LIST = (".txt", ".lock", ".freeze")  # endings of files that list packages
+LIST = (".txt", ".lock", ".freeze")  # the endings of files that list packages
 PINNED = expression(r"^\s*([a-z][\w.-]*)(?:\[[\w,-]*\])?\s*==\s*(\d[\w.]*)(\+[\w.]+)?", re.IGNORECASE | re.MULTILINE)
 IMAGE = expression(r"ngc[-:@]?\S*|nvcr\.io/\S+|(?!\S*libnccl)[\w.-]+(?:/[\w.-]+)+:[\w.-]+", re.IGNORECASE)
-# Images of others, by the package after which they are called: what they install beside it differs.
+# Images by others than NVIDIA, named after a package and its release; what else they contain differs.
 CALLED_AFTER = expression(r"\S*/(?:(vllm)|(sglang)|(pytorch))[\w-]*:v?(\d+(?:\.\d+)+(?:\.post\d+)?)\S*", re.IGNORECASE)
 TAG = expression(r"(?:ngc[-:@=]*|nvcr\.io/nvidia/([\w-]+):)(\d\d\.\d\d)(?:[-.]\S*)?", re.IGNORECASE)
-OWN = "nvidia-nccl-cu"  # beginning of the names of NCCL's own package
+OWN = "nvidia-nccl-cu"  # the beginning of the names of NCCL's own packages
 MOST_BYTES = 1 << 20
 EXACTLY = "=="
 
@@ -57,16 +59,18 @@ def _spelled(package: str) -> str:
 
 
 def _of_newest(text: str, package: str, newest: str) -> str:
-    """Raises UnknownRelease: it names the package's newest known release, or says that this leaves NCCL open."""
+    """Raises UnknownRelease for a package without a release: the error names the newest known one, or says that this
+    leaves NCCL open."""
     last = list(_table()[package])[-1]
     _of_package(package, last, newest)
-    raise UnknownRelease(f"NCCL of {text}: of which release of it? valid: with one, such as {package}=={last}").cured(
+    raise UnknownRelease(f"NCCL of {text}: which release of the package? add it, as in {package}=={last}").cured(
         Remedy("nccl", f"{package}=={last}")
     )
 
 
 def _of_image(text: str) -> str:
-    """The NCCL release in an NVIDIA image, by its tag, or by the tags before and after it if these have the same."""
+    """The NCCL release in an NVIDIA image, by its tag. Between two known tags it is answered if both have the same
+    NCCL."""
     table, asks = _images(), "the image says it: docker run IMAGE printenv NCCL_VERSION"
     tag = TAG.fullmatch(text)
     if tag is None or (tag[1] or "pytorch").lower() not in table["images"]:
@@ -88,7 +92,7 @@ def _of_image(text: str) -> str:
     sides = " and ".join(f"{name} has {rows[name]}" for name in (before, after) if name is not None)
     near = rows[before or after or max(rows)]
     raise UnknownRelease(
-        f"NCCL of the images {tag[2]}: not in tables/images.toml, where {sides}; {asks}; valid: that release, or a "
+        f"NCCL of the images {tag[2]}: not in tables/images.toml, where {sides}; {asks}; valid: an NCCL release, or a "
         f"tag of {', '.join(rows)}"
     ).cured(Remedy("nccl", near))
 
@@ -129,7 +133,8 @@ def _of_package(package: str, release: str, newest: str, build: str = "") -> str
 
 
 def _not_known(package: str, release: str, known: Mapping[str, str]) -> UnknownRelease:
-    """For a release without a row: the nearest one at or below it, or the oldest; the newest first in the list."""
+    """The error for a package's release without a row: it suggests the nearest known release at or below it, or the
+    oldest, and lists the newest first."""
     before = [name for name in known if _numbers(name) <= _numbers(release)]
     near, newest_first = max(before, key=_numbers) if before else next(iter(known)), list(known)[::-1]
     more = f" and {len(known) - 5} more" if len(known) > 5 else ""

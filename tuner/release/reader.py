@@ -17,16 +17,16 @@ from tuner.release import convert, learnt, packages
 from tuner.release.schema import Release, ReleaseFile, file_of
 from tuner.release.standing import Standing
 
-# As its file is called, as NCCL's tag (v2.28.9-1), as NCCL's log (2.28.9+cuda12.9), as a wheel that was made again
-# (2.26.2.post1), or without the last number.
+# The spellings of a release: as its file is called (2.28.9), as NCCL's tag (v2.28.9-1), as NCCL's log
+# (2.28.9+cuda12.9), as a wheel that was made again (2.26.2.post1), or without the last number (2.28).
 SPELLED = expression(r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+)?(?:-\d+)?(?:\+cuda[\d.]+)?", re.IGNORECASE)
 HEAD = frozenset({"release", "parent", "without", "learnt", "not_read"})
-NOT_IN_FILES = frozenset({"name", "files", "efficiency", "standing"})  # fields of a Release that no file has
+NOT_IN_FILES = frozenset({"name", "files", "efficiency", "standing"})  # the fields of a Release that no file contains
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One dotted key whose value differs between two releases; None if a release lacks it."""
+    """One dotted key whose value differs between two releases; a value is None if its release does not have the key."""
 
     key: str
     before: Any
@@ -34,12 +34,12 @@ class Difference:
 
 
 def names() -> list[str]:
-    """All releases that were compared with their library, oldest first."""
+    """The names of all releases that were compared with their library, oldest first."""
     return _names_in(_folder())
 
 
 def names_by_source() -> list[str]:
-    """The releases known only from their public source, oldest first; no library of these was compared."""
+    """The names of the releases that are only known by their public source, oldest first; no library was compared."""
     return _names_in(_folder_by_source())
 
 
@@ -56,7 +56,7 @@ def is_spelled(text: str) -> bool:
 
 
 def is_known(name: str) -> bool:
-    """Whether there is a table for a release; learnt releases and those known by source count as well."""
+    """Whether a release can be loaded: it has a table, was learnt, or is known by its source."""
     return learnt.is_learnt(name) or name in names() or name in names_by_source()
 
 
@@ -69,11 +69,12 @@ def first_with(has: Callable[[Release], bool]) -> str:
 
 
 def named(said: object) -> str:
-    """The release that a text names: 2.28.9 for ``v2.28.9-1``, and the newest 2.29 for ``2.29``.
+    """The name of the release that a text means: 2.28.9 for ``v2.28.9-1``, and the newest 2.29.x for ``2.29``.
 
-    ``said`` may also be the number 2.29, PyTorch's (2, 28, 9), or NCCL_VERSION_CODE, 22809; or a package that requires
-    NCCL, such as ``torch==2.13.0``, or the file of a ``pip freeze``. A release with all three numbers may be known by
-    source only, or lie between two known ones: its ``standing`` says so. Errors: UnknownRelease lists the valid ones.
+    ``said`` may also be the number 2.29, PyTorch's (2, 28, 9), NCCL_VERSION_CODE such as 22809, a package that requires
+    NCCL, such as ``torch==2.13.0``, or the file of a ``pip freeze``. A release with all three numbers may be known only
+    by its source, or lie between two known ones; its ``standing`` says so. Raises UnknownRelease, which lists the valid
+    releases.
     """
     text = _in_words(said)
     if packages.names_one(text):
@@ -96,7 +97,8 @@ def named(said: object) -> str:
 
 
 def _around(number: str, known: Sequence[str]) -> tuple[str, str] | None:
-    """The compared releases before and after ``number``; None unless it has all three numbers and lies between two."""
+    """The compared releases before and after ``number``; None unless it has three parts and lies between two compared
+    releases."""
     if number.count(".") < 2:
         return None
     place = bisect_left(known, parts_of(number), key=parts_of)
@@ -105,7 +107,7 @@ def _around(number: str, known: Sequence[str]) -> tuple[str, str] | None:
 
 def _in_words(said: object) -> str:
     if isinstance(said, float):
-        return f"{said:.2f}"  # 2.30 is 2.3
+        return f"{said:.2f}"  # the number 2.30 prints as 2.3
     if isinstance(said, tuple):
         return ".".join(map(str, said))
     if isinstance(said, int) and said >= FIRST_CODE:
@@ -114,7 +116,7 @@ def _in_words(said: object) -> str:
 
 
 def _neighbours(number: str, known: list[str]) -> str:
-    """``valid: a, b, c, d, e and 21 more``: the releases around this one."""
+    """The releases around this one, for an error: ``valid: a, b, c, d, e and 21 more``."""
     place = bisect_left(known, parts_of(number), key=parts_of)
     first = max(0, min(place - 2, len(known) - NEAREST))
     shown = known[first : first + NEAREST]
@@ -122,14 +124,15 @@ def _neighbours(number: str, known: list[str]) -> str:
 
 
 def parts_of(number: str) -> tuple[int, ...]:
-    """The numbers of a release's name, by which releases are sorted."""
+    """The parts of a release's name as numbers, by which releases are sorted."""
     return tuple(int(part) for part in number.split("."))
 
 
 def load(name: str) -> Release:
-    """The release called ``name``, in any of the ways that :func:`named` knows.
+    """The release called ``name``, in any spelling that :func:`named` knows.
 
-    Errors: UnknownRelease lists the valid ones; BadReleaseFile names file and key of what is wrong.
+    Raises UnknownRelease, which lists the valid releases, and BadReleaseFile, which names the file and the key that is
+    wrong.
     """
     return learnt.held[name] if name in learnt.held else _load(name)
 
@@ -145,10 +148,10 @@ def _load(name: str) -> Release:
 
 
 def uncompared(name: str, known: Sequence[str]) -> Release:
-    """The release ``name`` without a compared table of its own; its ``standing`` says what its answers rest on.
+    """Loads a release that has no compared table of its own; its ``standing`` says what its answers rest on.
 
-    ``known`` are the compared releases, oldest first. Errors: UnknownRelease if neither its source nor two compared
-    releases around it are known.
+    ``known`` are the compared releases, oldest first. Raises UnknownRelease if its source is not known and it does not
+    lie between two compared releases.
     """
     if name not in known and name in names_by_source():
         nccl = read(_folder(), name, _kept)
@@ -166,7 +169,7 @@ def uncompared(name: str, known: Sequence[str]) -> Release:
 
 
 def forget() -> None:
-    """Forgets all files that were read, since one was written."""
+    """Forgets all files that were read, because one of them was written since."""
     _load.cache_clear()
     _kept.clear()
 
@@ -184,11 +187,12 @@ class _Parents:
         self.__init__()  # type: ignore[misc]
 
 
-_kept = _Parents()  # of the releases that are loaded
+_kept = _Parents()  # the files and records of the releases that are loaded
 
 
 def read(folder: Path, name: str, parents: _Parents | None = None) -> Release:
-    """The release ``name`` of a folder of release files. Errors: BadReleaseFile names file and key."""
+    """Reads the release ``name`` from a folder of release files. Raises BadReleaseFile, which names the file and the
+    key."""
     parents = parents or _Parents()
     chain = tuple(_chain(folder, name, parents))
     return _release(name, chain, _merged(chain, parents.merged), parents.converted)
@@ -197,7 +201,7 @@ def read(folder: Path, name: str, parents: _Parents | None = None) -> Release:
 def of_library(path: Path) -> str:
     """The name of a library's release: the one learnt from it, or the known release with its sha256.
 
-    Errors: UnknownRelease if the file is missing or too large, was not learnt, or was learnt but the emulator differs
+    Raises UnknownRelease if the file is missing or too large, if the library was not learnt, or if the emulator differs
     from it.
     """
     if not path.is_file():
@@ -222,7 +226,7 @@ def of_library(path: Path) -> str:
     raise UnknownRelease(f"{path} was not learnt yet; valid after: nccl-tuner oracle learn {path}")
 
 
-_files = dict[str, Path]()  # by release, the library by which it was named last
+_files = dict[str, Path]()  # the library by which the user last named each release
 
 
 def file_named(name: str) -> Path | None:
@@ -238,9 +242,10 @@ def learnt_from(name: str) -> learnt.LearntFrom:
 
 
 def changed(nccl: Release, change: Mapping[str, Any]) -> Release:
-    """The release with its tables overlaid by those of ``change``, named as in its file; it keeps its name.
+    """The release with some values replaced by those of ``change``, whose keys are as in a release's file. It keeps its
+    name.
 
-    Errors: BadReleaseFile names the key of what does not fit.
+    Raises BadReleaseFile, which names the key that does not fit.
     """
     try:
         if wrong := sorted({"name", "files"} & change.keys()):
@@ -252,14 +257,14 @@ def changed(nccl: Release, change: Mapping[str, Any]) -> Release:
 
 
 def differences(before: Release, after: Release) -> list[Difference]:
-    """The values that differ between two releases, by key, without library files, which always differ."""
+    """The values that differ between two releases, by dotted key. Library files, which always differ, are left out."""
     old, new = map(flat, (before, after))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     return [Difference(key, old.get(key), new.get(key)) for key in keys]
 
 
 def flat(nccl: Release) -> dict[str, object]:
-    """Everything that a release's file and its parents' say, by dotted key; library files are left out."""
+    """Everything that a release's file and its parents' files say, by dotted key, without library files."""
     return dict(_flat(_merged(nccl.files)))
 
 
@@ -272,13 +277,13 @@ def _folder_by_source() -> Path:
 
 
 def _chain(folder: Path, name: str, parents: _Parents) -> Iterator[ReleaseFile]:
-    """The release's own file, its parent's, and so on."""
+    """A release's own file, then its parent's, the parent's parent's, and so on."""
     seen: list[str] = []
     parent: str | None = name
     while parent is not None:
         if (file := parents.files.get(str(_path(folder, parent)))) is None:
             file = _file(folder, parent)
-            if not learnt.is_learnt(parent):  # a shipped file does not change
+            if not learnt.is_learnt(parent):  # a file that ships with the project does not change
                 parents.files[file.path] = file
         yield file
         seen.append(parent)
@@ -304,7 +309,7 @@ def _file(folder: Path, name: str) -> ReleaseFile:
             table = tomllib.loads(text)
         else:
             table = tables.toml(path, has_sources)
-    except ValueError as error:  # of tomllib, which is not loaded where the file was parsed before
+    except ValueError as error:  # the error of tomllib, which is not loaded if the parsed file was in the cache
         raise BadReleaseFile(f"{path}: not TOML: {error}") from None
     if table.get("release") != name:
         raise BadReleaseFile(f"{path}: release: {table.get('release')!r}; valid: {name!r}")
@@ -317,11 +322,13 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _merged(chain: tuple[ReleaseFile, ...], known: dict[str, dict[str, object]] | None = None) -> dict[str, object]:
-    """The tables of a chain of files laid over each other; ``known``, by the last file's path, gets each step's."""
+    """Merges the files of a chain, each over its parent's. ``known`` keeps each step, by the path of the step's last
+    file."""
     known, merged = {} if known is None else known, dict[str, object]()
     for file in reversed(chain):
         if file.path not in known or file is chain[0]:
-            lost = {*file.table.get("without", []), *file.table.keys() & {"library"}}  # none of a parent's builds
+            # Builds of the parent's library do not belong to this release
+            lost = {*file.table.get("without", []), *file.table.keys() & {"library"}}
             kept = {key: value for key, value in merged.items() if key not in lost}
             known[file.path] = _merge(kept, {key: value for key, value in file.table.items() if key not in HEAD})
         merged = known[file.path]
@@ -370,7 +377,7 @@ def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
             yield f"{above}{key}", value
 
 
-# src/... of NVIDIA/nccl at the release's tag, or libnccl itself
+# What counts as a source: src/... of NVIDIA/nccl at the release's tag, or libnccl itself.
 SOURCE = expression(r"(?<![\w/])src/[\w./{},*-]*\.(?:cc|cu|h|in|py)\b|\bfrom the binary\b|\blibnccl\.so\.2\b")
 TABLE = expression(r"\[(?P<name>[\w.]+)\]")
 KEY = expression(r"(?P<name>[\w.]+)\s*=")
@@ -384,7 +391,7 @@ def missing(text: str) -> Iterator[str]:
     and for those below its name.
     """
     table, sourced, above = "", dict[str, bool](), False
-    depth = 0  # of brackets that are open: the lines of a list
+    depth = 0  # how many brackets are open, which says whether a line belongs to a list
     for line in text.splitlines():
         code, comment = _split(line)
         source = bool(SOURCE.search(comment))
@@ -403,7 +410,7 @@ def missing(text: str) -> Iterator[str]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """A line's code with its texts blanked, and its comment."""
+    """The code of a line, with its quoted texts blanked, and its comment."""
     code, _, comment = TEXT.sub(lambda text: "_" * len(text[0]), line).partition("#")
     return code.strip(), line[len(code) + 1 :] if comment else ""
 

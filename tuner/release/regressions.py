@@ -14,7 +14,8 @@ Verdict = Literal["explains", "partly", "cannot"]
 
 @dataclass(frozen=True, slots=True)
 class RegressionCommand:
-    """A command of this tool, and regular expressions that its output has to match, or must not match.
+    """A command of this tool, with the regular expressions that its output has to match and those that it must not
+    match.
 
     ``live``: whether the command asks libnccl.
     """
@@ -27,9 +28,8 @@ class RegressionCommand:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """A regression: ``first`` is the first release with it, ``fixed`` the first without; ``says``: what the thread
-    says.
-    """
+    """A known regression of NCCL: ``first`` is the first release that has it, ``fixed`` the first release without it,
+    ``says`` what users reported."""
 
     thread: str
     title: str
@@ -43,7 +43,7 @@ class Regression:
 
 @cache
 def regressions() -> tuple[Regression, ...]:
-    """All regressions, the newest release first."""
+    """All regressions, those of the newest releases first."""
     table = tables.toml(tables.folder() / "regressions.toml")
     return tuple(
         Regression(
@@ -66,7 +66,7 @@ def regressions() -> tuple[Regression, ...]:
 
 
 def between(before: str, after: str) -> list[Regression]:
-    """Regressions that ``after`` has and ``before`` does not; none for learnt releases."""
+    """The regressions that ``after`` has and ``before`` does not; empty if one of them is a learnt release."""
     known = names()
     if not {before, after} <= set(known):
         return []

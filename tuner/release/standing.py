@@ -1,7 +1,7 @@
-"""How far to trust a release that was not compared with its library: between two compared ones, or by source.
+"""How far to trust the answers for a release that was not compared with its library.
 
-A release without a wheel is answered if the nearest compared releases before and after it agree in everything that
-affects the machine, or from a file of ``tables/by_source`` with facts from its public source.
+Such a release is answered if the nearest compared releases before and after it agree in everything that affects the
+machine ("between"), or from facts of its public source in ``tables/by_source`` ("by source").
 """
 
 import re
@@ -13,9 +13,9 @@ from tuner.base.errors import BadInput, Remedy
 
 BY_SOURCE = "by source, not compared"
 GENERATIONS = frozenset({"volta", "ampere", "hopper", "blackwell", "rubin"})
-# Rows that other generations read as well: which of both holds for LL depends on the processor (index1, src/tuning).
+# Rows that other generations read, too: the processor decides which row holds for LL (index1, src/tuning).
 OF_ALL = frozenset({"volta", "ampere"})
-SHOWN = 6  # differences that a refusal names
+SHOWN = 6  # how many differences an error names
 
 
 NOT_READ = {
@@ -29,24 +29,25 @@ NOT_READ = {
 class Standing:
     """What the answers for a release rest on, if it was not compared with its library.
 
-    ``kind`` is "between" or "by source"; ``differing``: the dotted keys in which both ``neighbours`` differ.
+    ``kind`` is "between" or "by source"; ``differing``: the dotted keys in which the two ``neighbours`` differ.
     """
 
     kind: Literal["between", "by source"]
     neighbours: tuple[str, str] | None = None
     differing: tuple[str, ...] = ()
-    not_read: tuple[str, ...] = ()  # what the source that is known is not enough for: a key of NOT_READ each
-    compared: str | None = None  # of one by source: the newest compared release before it
+    not_read: tuple[str, ...] = ()  # keys of NOT_READ: topics that the known source is not enough for
+    compared: str | None = None  # for a release known by source, the newest compared release before it
 
     @property
     def words(self) -> str:
-        """The standing in words: ``between 2.26.2 and 2.26.5, which agree``."""
+        """The standing in words, such as ``between 2.26.2 and 2.26.5, which agree``."""
         if self.neighbours is None:
             return BY_SOURCE
         return f"between {self.neighbours[0]} and {self.neighbours[1]}, which agree"
 
     def reaching(self, generations: Iterable[str], in_domain: bool) -> list[str]:
-        """The differing keys that may affect GPUs of these generations, in a NVLink domain of several hosts or not."""
+        """The differing keys that may affect GPUs of these generations; ``in_domain``: whether several hosts form an
+        NVLink domain."""
         own = {*generations, *OF_ALL}
         words = {key: frozenset(re.split(r"[._]", key)) for key in self.differing}
         return [
@@ -57,14 +58,15 @@ class Standing:
 
 
 def refuse_not_read(name: str, standing: Standing | None, what: str) -> None:
-    """BadInput if a release is known only by source, which is not enough for ``what``, a key of NOT_READ."""
+    """Raises BadInput if the source of a release that is known by source only is not enough for ``what``, a key of
+    NOT_READ."""
     if standing is not None and what in standing.not_read:
         refused = BadInput(f"NCCL {name} is known only by its source, which is not enough for {NOT_READ[what]}")
         raise refused if standing.compared is None else refused.cured(Remedy("nccl", standing.compared))
 
 
 def refuse(name: str, standing: Standing, differing: list[str]) -> None:
-    """BadInput if the neighbours of release ``name`` differ in what affects the machine."""
+    """Raises BadInput if the neighbours of release ``name`` differ in something that affects the machine."""
     if differing and standing.neighbours is not None:
         before, after = standing.neighbours
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""

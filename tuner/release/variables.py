@@ -1,7 +1,7 @@
-"""Variables that a release ignores, default values of variables, and when a process reads them.
+"""Which variables a release ignores, the default values of variables, and when a process reads them.
 
-The variables that a release can read are texts in its libnccl: ``tables/variables.toml`` has the names for all
-releases, ``tables/defaults.toml`` the defaults, ``tables/second_communicators.toml`` when they are read.
+The names of the variables that a release can read are texts in its libnccl. ``tables/variables.toml`` has these names
+for all releases, ``tables/defaults.toml`` the defaults, and ``tables/second_communicators.toml`` when each is read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,8 @@ from tuner.base.spelling import option
 from tuner.release.reader import load, names, parts_of
 from tuner.release.schema import Release
 
-# Set by containers (NVIDIA's images set NCCL_VERSION), builds and frameworks: no release of NCCL reads any of them.
+# Variables that containers (NVIDIA's images set NCCL_VERSION), builds and frameworks set: no release of NCCL reads any
+# of them.
 NOT_NCCLS = frozenset(
     {
         "NCCL_VERSION",
@@ -30,27 +31,28 @@ NOT_NCCLS = frozenset(
         "NCCL_DESYNC_DEBUG",
     }
 )
-# Which network the bytes go over; ranks of one communicator need the same.
+# Variables that decide which network is used; all ranks of a communicator need the same network.
 OF_THE_NETWORK = frozenset({"NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"})
 
 
 def ignored(nccl: Release, variables: Iterable[str]) -> list[str]:
-    """Variables whose names are not in the release's libnccl, so that it ignores them."""
+    """The given variables that the release ignores, because their names are not in its libnccl."""
     given = set(variables)
     return sorted(given - in_library(nccl.name)) if given else []
 
 
 def not_emulated(nccl: Release, variables: Iterable[str]) -> list[str]:
-    """Variables that may affect a choice in a way that is not emulated.
+    """The given variables that may affect a choice in a way that is not emulated.
 
-    The search's own variables are among them: a caller that has searched with them removes them first.
+    The variables of the search are among them: a caller that has searched with them removes them first.
     """
     unlisted = set(variables) - nccl.listed_variables
     return sorted(unlisted & in_library(nccl.name))
 
 
 def nearest(nccl: Release, variable: str) -> str:
-    """A hint for a variable that is not emulated: ``; did you mean NCCL_ALGO?``, what to use instead, or nothing."""
+    """A hint for a variable that is not emulated, such as ``; did you mean NCCL_ALGO?`` or what to use instead; empty
+    if there is none."""
     if variable in OF_THE_NETWORK:
         return (
             f" (the topology's adapters say which network is taken: {option('topology')}, "
@@ -64,7 +66,8 @@ def nearest(nccl: Release, variable: str) -> str:
 
 def in_library(release: str) -> frozenset[str]:
     """The variable names in a release's libnccl; for a release without a list, those of the release before it."""
-    known, release = _in_libraries(), release.partition("@")[0]  # of a learnt one what its library says
+    # For a learnt release, the version that its library reports
+    known, release = _in_libraries(), release.partition("@")[0]
     if release in known:
         return known[release]
     before = [name for name in known if parts_of(name) < parts_of(release)]
@@ -73,7 +76,7 @@ def in_library(release: str) -> frozenset[str]:
 
 @cache
 def everywhere() -> frozenset[str]:
-    """The variable names in the libnccl of any release."""
+    """The variable names that the libnccl of any release contains."""
     return frozenset().union(*_in_libraries().values())
 
 
@@ -94,7 +97,7 @@ NONE = "none"  # the release does not read the variable
 
 @dataclass(frozen=True, slots=True)
 class ChangedDefault:
-    """A variable whose default differs between two releases; None: that release does not read it."""
+    """A variable whose default differs between two releases; None means that the release does not read it."""
 
     variable: str
     before: Default | None
@@ -102,7 +105,7 @@ class ChangedDefault:
 
 
 def defaults(release: str) -> Mapping[str, Default]:
-    """Defaults of the variables that ``release`` reads; "unset" if the communicator's configuration decides.
+    """The defaults of the variables that ``release`` reads; "unset" if the communicator's configuration decides.
 
     For many variables a default of -2 or -1 means that NCCL decides when it initialises.
     """
@@ -127,7 +130,7 @@ When = Literal["each", "once", "neither", "unseen"]
 
 @dataclass(frozen=True, slots=True)
 class VariableReading:
-    """When a process reads a variable that changes what NCCL picks or launches, as libnccl showed it.
+    """When a process reads a variable that changes what NCCL picks or launches, as observed with libnccl.
 
     ``read``: at ``each`` communicator; ``once``, so that a later value changes nothing; ``neither``: a later value
     counts in part; ``unseen``: no value that was tried had an effect on the simulated devices. ``default``: NCCL's;
@@ -140,10 +143,11 @@ class VariableReading:
 
 
 def variable_readings(release: str) -> list[VariableReading]:
-    """The readings of each variable that changes a pick or launch; variables read at each communicator come first.
+    """When each variable that changes a pick or launch is read; variables that are read for each communicator come
+    first.
 
-    For a release whose own library was not asked (:func:`asked_of_readings`): the readings on which the nearest
-    releases before and after agree; for a learnt release, its parent's.
+    If the library of the release was not asked (:func:`asked_of_readings`), these are the readings on which the nearest
+    releases before and after it agree. A learnt release has its parent's readings.
     """
     known, nearest = defaults(release), _nearest_asked(release)
     found = []
@@ -156,7 +160,7 @@ def variable_readings(release: str) -> list[VariableReading]:
 
 
 def asked_of_readings() -> list[str]:
-    """The releases whose libraries were asked when a process reads a variable."""
+    """The releases whose libraries were asked when a process reads each variable."""
     return list(_second_communicators()["releases"])
 
 
@@ -176,7 +180,7 @@ def _read_in(variable: str, release: str) -> str:
 
 
 def _upto(release: str) -> list[str]:
-    """The releases with a file, up to this one; for a learnt release, up to its parent."""
+    """The releases with a file, from the oldest to this one; for a learnt release, to its parent."""
     known = names()
     listed = next(file.table["release"] for file in load(release).files if file.table["release"] in known)
     return known[: known.index(listed) + 1]

@@ -1,1 +1,2 @@
-"""aws-ofi-nccl's tuner, which AWS's images load with their network plugin: its releases and their differences."""
+"""The tuner plugin of aws-ofi-nccl, which AWS's images load with their network plugin: its releases and their
+differences."""

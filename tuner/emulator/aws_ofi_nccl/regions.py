@@ -1,8 +1,8 @@
 """Polygons over sizes and ranks in which aws-ofi-nccl's tuner names an algorithm and a protocol, in its own arithmetic.
 
-A point is (nBytes, ranks), as doubles or their logarithms. What the tuner computes in C's long double is computed in
-NumPy's: on x86 both have 80 bits; elsewhere NumPy's is wider or a double, and the answer for points on an edge may
-differ.
+A point of the plane is (nBytes, ranks), as doubles or their logarithms. Where the tuner computes in C's long double,
+this module uses NumPy's: on x86 both have 80 bits; elsewhere NumPy's is wider or a double, and the answer for points on
+an edge may differ.
 
 Source: src/tuner/nccl_ofi_regions.cpp, v1.21.1; the records of the regions hold the differences between releases.
 """
@@ -22,13 +22,13 @@ from tuner.base.numerics import SizeArray
 MOST_BYTES = 100.0 * 1024 * 1024 * 1024  # TUNER_MAX_SIZE    include/tuner/nccl_ofi_tuner_region.h
 MOST_RANKS = 1024.0 * 1024  # TUNER_MAX_RANKS
 EPSILON = 1e-10  # is_inside_region
-TINY = 1e-6  # what 0 counts as before its logarithm is taken, transform_log2
+TINY = 1e-6  # the tuner replaces 0 by this before it takes the logarithm, transform_log2
 
-AROUND = 8  # sizes on both sides of a place at which something may change
+AROUND = 8  # sizes on both sides of a size at which something may change
 
 Doubles = NDArray[np.float64]
 Points = tuple[tuple[float, float], ...]
-Vertex = str | Sequence[Any]  # an extended point's name, or its two coordinates
+Vertex = str | Sequence[Any]  # the name of an extended point, or two coordinates
 
 
 def log2_of(value: float) -> float:
@@ -38,10 +38,11 @@ def log2_of(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """How a release computes with points: its scale, its floating-point type, and how far it extends lines.
+    """How a release of the tuner computes with points: its scale, its floating-point type, and how far it extends
+    lines.
 
-    With ``nearer`` the line through two points ends at the first bound that it reaches (bytes or ranks), else at the
-    last.
+    With ``nearer``, the line through two points ends at the first bound that it reaches (of bytes or of ranks), else at
+    the second.
     """
 
     log2: bool
@@ -63,7 +64,7 @@ class Plane:
         return np.longdouble if self.long_double else np.float64
 
     def extended(self, first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
-        """End of the line through two points: at the most bytes or the most ranks (extend_region)."""
+        """The end of the line through two points, at the most bytes or the most ranks (extend_region)."""
         ax, ay, bx, by, most_x, most_y = map(self.scaled, (*first, *second, MOST_BYTES, MOST_RANKS))
         if ax == bx:
             end = ax, most_y
@@ -78,7 +79,7 @@ class Plane:
         return (math.pow(2.0, end[0]), math.pow(2.0, end[1])) if self.log2 else end
 
 
-@dataclass(frozen=True)  # without slots, for what is computed once
+@dataclass(frozen=True)  # no slots, so that computed values can be stored
 class Region:
     """One polygon, with the vertices of the release's source."""
 
@@ -94,7 +95,7 @@ class Region:
 
     @cached_property
     def _keeps_foot(self) -> bool:
-        """Whether an edge without length reuses the foot of the perpendicular that was computed for the edge before it.
+        """Whether an edge of length 0 reuses the foot of the perpendicular that was computed for the edge before it.
 
         Through 1.18.0 the source never sets the foot for such an edge, so that compiled code finds the old value on the
         stack.
@@ -109,11 +110,12 @@ class Region:
         return float(x.min()), float(x.max()), float(y.min()), float(y.max())
 
     def holds(self, at_bytes: Doubles, at_ranks: float) -> NDArray[np.bool_]:
-        """Mask [size] of the sizes whose point with this number of ranks is inside or on an edge; both are scaled."""
+        """The sizes whose point with this number of ranks is inside the polygon or on an edge, as a mask [size]; both
+        are scaled."""
         x, y = self._scaled
         least_x, most_x, least_y, most_y = self._box
-        # Only points next to the box can be on an edge: an edge is as much longer at both ends, and a line without end
-        # where a foot is left over.
+        # Only points near the polygon's box can be on an edge: an edge counts as slightly longer at both ends, or as an
+        # endless line if a foot is left over.
         beyond = math.inf if self._keeps_foot else 2 * EPSILON * (1 + abs(most_x) + abs(most_y))
         inside = np.zeros(at_bytes.shape, np.bool_)
         if not least_y - beyond <= at_ranks <= most_y + beyond:
@@ -127,7 +129,7 @@ class Region:
         left_over = None
         for end in ends:
             if self._keeps_foot and end[:2] == end[2:]:
-                assert left_over is not None  # no region begins so
+                assert left_over is not None  # no region begins with such an edge
                 found |= left_over < EPSILON
                 continue
             on_edge, left_over = _on_edge(self.plane.crossing, points, at_ranks, end)
@@ -176,7 +178,8 @@ class Region:
         ):
             if ay != by:
                 places.add(ax + (at - ay) / (by - ay) * (bx - ax))
-            for along in (-EPSILON, 0.0, EPSILON):  # of the end, and of where the edge begins to count, and ends to
+            # Near the end of an edge, and near the places where the edge begins and ceases to count
+            for along in (-EPSILON, 0.0, EPSILON):
                 end_x, end_y = ax + along * (bx - ax), ay + along * (by - ay)
                 other_x, other_y = bx - along * (bx - ax), by - along * (by - ay)
                 for px, py in ((end_x, end_y), (other_x, other_y)):
@@ -201,7 +204,7 @@ def _odd(value: float) -> float:
 def _on_edge(
     crossing: Any, x: Doubles, y: float, end: tuple[float, float, float, float]
 ) -> tuple[NDArray[np.bool_], Doubles]:
-    """Mask of the points that are on the edge, and the points' distances from its line (distance).
+    """A mask of the points that are on the edge, and the distance of each point from the edge's line (distance).
 
     Such points are within EPSILON of the edge on one side of it, or within EPSILON of an end on either side.
     """
@@ -226,7 +229,8 @@ def _on_edge(
 def _crosses(
     crossing: Any, x: Doubles, y: float, far: tuple[float, float], end: tuple[float, float, float, float]
 ) -> NDArray[np.bool_]:
-    """Mask of the points whose ray to ``far`` crosses the edge (intersect), which meeting an end of it does not."""
+    """The points whose ray to ``far`` crosses the edge (intersect), as a mask. A ray that meets an end of the edge does
+    not count."""
     ax, ay, bx, by = end
     ray_x, ray_y = far[0] - x, far[1] - y
     edge_x, edge_y = bx - ax, by - ay
@@ -241,9 +245,10 @@ def _crosses(
 
 @cache
 def regions_of(plane: Plane, extended: tuple[Any, ...], rows: tuple[Any, ...]) -> tuple[Region, ...]:
-    """The polygons of a table's rows.
+    """The polygons that a table's rows describe.
 
-    A row of ``extended`` is a name and two points, a row of ``rows`` a cell and its vertices.
+    A row of ``extended`` is a name and two points; a row of ``rows`` is a cell (algorithm and protocol) and its
+    vertices.
     """
     points = {name: plane.extended(_point({}, a), _point({}, b)) for name, a, b in extended}
     return tuple(
@@ -260,7 +265,8 @@ def _point(extended: Mapping[str, tuple[float, float]], vertex: Vertex) -> tuple
 
 
 def _coordinate(extended: Mapping[str, tuple[float, float]], value: float | str, most: float) -> float:
-    """The value of a coordinate: a number, ``most`` (the plane's bound), or an extended point's: ``ring_simple.x``."""
+    """The value of a coordinate, which is a number, ``most`` (the plane's bound), or an extended point's coordinate
+    such as ``ring_simple.x``."""
     if not isinstance(value, str):
         return float(value)
     if value == "most":

@@ -13,27 +13,28 @@ from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.emulator.aws_ofi_nccl.regions import Plane, Region, regions_of
 
 NAME = "aws-ofi-nccl"
-MERGED = ("regions", "model")  # tables that a release changes in part
+MERGED = ("regions", "model")  # tables that a release's file only changes in part
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConstants:
-    """Constants of a platform's model; bandwidths in 2**30 bytes per second, latencies in us.
+    """The constants of the tuner's model for a platform; bandwidths in 2**30 bytes per second, latencies in us.
 
     ``nvlink_latency_us``: by algorithm, the latencies of LL, LL128 and Simple.
     """
 
     net_latency_us: float
-    internode_gbs: float  # of each rail
+    internode_gbs: float  # bandwidth of each rail
     intranode_gbs: float
     rails: int
     nvlink_latency_us: Mapping[Algorithm, Sequence[float]]
-    reads_net_latency: bool  # OFI_NCCL_TUNER_NET_LATENCY takes the place of its latency
+    reads_net_latency: bool  # OFI_NCCL_TUNER_NET_LATENCY replaces the network latency
 
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """NCCL's variables that the network plugin sets on products that match a pattern, unless they are set already."""
+    """NCCL's variables that the network plugin sets, unless they are set already, on products whose name matches a
+    pattern."""
 
     product: str
     set: Mapping[str, str]
@@ -41,34 +42,37 @@ class PluginSettings:
 
 @dataclass(frozen=True, slots=True)
 class TunerRelease:
-    """One release of the plugin, with what its tuner does differently from others; ``releases.toml`` explains it."""
+    """One release of the plugin, with the differences of its tuner from other releases; ``releases.toml`` explains
+    them."""
 
     name: str
     tag: str
-    date: str  # year and month
-    interfaces: tuple[int, ...]  # ncclTunerPlugin_v*
+    date: str  # year and month of the release
+    interfaces: tuple[int, ...]  # versions of the interface that it has, ncclTunerPlugin_v*
     first_interface_works: bool
-    kinds: tuple[str, ...]  # regions, model
-    platforms: Mapping[str, str]  # by product name
+    kinds: tuple[str, ...]  # how the tuner can decide: by regions, by a model
+    platforms: Mapping[str, str]  # platforms by product name
     model_platforms: tuple[str, ...]
     model_quirk: bool
     least_nodes: int
     type_variable: str  # how OFI_NCCL_TUNER_TYPE is read
     declines_with_rails: bool
-    declines_with_masks_in: tuple[int, ...]  # interfaces
+    # Interfaces with which it leaves everything to NCCL if NCCL_ALGO or NCCL_PROTO is set
+    declines_with_masks_in: tuple[int, ...]
     ignores_masks_in: tuple[int, ...]
-    by_default: bool  # NCCL loads it without any setting
+    by_default: bool  # NCCL loads the tuner without any setting
     passes_over_pat_by_name: bool
-    tree_channels: tuple[str, ...]  # platforms
+    tree_channels: tuple[str, ...]  # platforms on which it sets channels for Tree
     pat_channels: tuple[str, ...]
     chunk_sizes: tuple[str, ...]
     decides_once: bool
     settings: tuple[PluginSettings, ...]
-    regions: Mapping[tuple[str, int, Collective], tuple[Region, ...]]  # by platform and ranks per node
+    # Regions by platform, ranks per node and collective
+    regions: Mapping[tuple[str, int, Collective], tuple[Region, ...]]
     model: Mapping[str, ModelConstants]
 
     def platform(self, product: str | None) -> str | None:
-        """The platform that stands for a product in the release's tables; None if they have none for it."""
+        """The platform under which the release's tables know a product; None if they do not know it."""
         everywhere = self.platforms.get("*")
         return everywhere if product is None else self.platforms.get(product, everywhere)
 
@@ -91,7 +95,7 @@ def newest() -> str:
 def named(text: str) -> str:
     """The release that a user spelled: 1.21.1, v1.21.1, 1.13.2-aws, or 1.21 for the newest of them.
 
-    Errors: BadInput lists the valid ones.
+    Raises BadInput, which lists the valid ones.
     """
     spelled = text.strip().removeprefix("v").removesuffix("-aws")
     found = [name for name in names() if name == spelled or name.startswith(f"{spelled}.")]
@@ -135,7 +139,7 @@ def _data(name: str) -> dict[str, Any]:
 
 
 def _merged(before: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Merges nested tables; a table of regions is replaced as a whole."""
+    """Merges nested tables. A table of regions is not merged but replaced."""
     if "regions" in own:
         return own
     both = dict(before)
@@ -167,7 +171,8 @@ def _model(platform: str, table: Mapping[str, Any]) -> ModelConstants:
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """The release that an image or installer contains, and since when; ``efa`` is the version of the EFA installer."""
+    """The plugin's release in an image or an installer, and the date since when; ``efa`` is the version of the EFA
+    installer."""
 
     since: str
     efa: str
@@ -191,7 +196,7 @@ def of_images() -> str:
 
 
 def products() -> Mapping[str, str]:
-    """The product names of AWS's machines in the catalogue, by the catalogue's name."""
+    """The product names of AWS's machines, by the machines' names in the catalogue."""
     table: Mapping[str, str] = _images()["products"]
     return table
 
@@ -202,7 +207,7 @@ def is_named_by(plugin: str) -> bool:
 
 
 def _unread() -> Mapping[str, str]:
-    """Releases that are known to exist but have no table, with what is known about each."""
+    """The releases that are known to exist but have no table, with what is known about each."""
     table: Mapping[str, str] = _images()["unread"]
     return table
 

@@ -1,4 +1,5 @@
-"""Answers of a release of aws-ofi-nccl's tuner on one communicator: regions or a model, channels, chunks.
+"""What a release of aws-ofi-nccl's tuner answers on one communicator, by regions or by a model: algorithm, protocol,
+channels and chunks.
 
 Source: src/tuner/nccl_ofi_tuner.cpp, nccl_ofi_regions.cpp and nccl_ofi_model.cpp, v1.21.1, and the same files before.
 """
@@ -24,7 +25,7 @@ from tuner.emulator.rules import candidate
 from tuner.emulator.tuner_plugin import CHUNKS_SINCE, OWN, ChunkQuestion, TunerAnswers, TunerQuestion
 
 TYPE = "OFI_NCCL_TUNER_TYPE"
-INTERNAL = "Internal"  # a value of it: all is left to NCCL
+INTERNAL = "Internal"  # with this value, the tuner leaves everything to NCCL
 RAILS = "OFI_NCCL_FORCE_NUM_RAILS"
 NUMBERS = {"OFI_NCCL_TUNER_NUM_CHANNELS": 8, "OFI_NCCL_TUNER_NET_LATENCY": 20, "OFI_NCCL_TUNER_NET_COMP_OVERHEAD": 3}
 VARIABLES = (TYPE, RAILS, *NUMBERS)
@@ -38,30 +39,31 @@ MODEL_CELLS = (
 TREE_LL128 = (Algorithm.Tree, Protocol.LL128)
 PAT_SIMPLE = (Algorithm.PAT, Protocol.Simple)
 MIB = 1 << 20
-FEW = 64  # sizes that are looked up one by one
-MOST_ASKED = 2**62  # bytes
+FEW = 64  # up to this number of sizes are looked up one by one
+MOST_ASKED = 2**62  # the largest size, in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Decliner:
-    """The reason why a tuner leaves everything to NCCL."""
+    """Says why a tuner leaves everything to NCCL."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTuner:
-    """The tuner on a communicator: its platform there, whether it uses regions or the model, and the interface."""
+    """The tuner on a communicator: the platform that it recognises, whether it uses regions or the model, and the
+    interface."""
 
     platform: str
-    kind: str  # regions or model
-    interface: int  # ncclTunerPlugin_v*
-    by_name: bool  # NCCL runs what is named, without a cost table
+    kind: str  # "regions" or "model"
+    interface: int  # the version in ncclTunerPlugin_v*
+    by_name: bool  # NCCL runs the algorithm and protocol that the tuner names; there is no cost table
 
 
 @dataclass(frozen=True, slots=True)
 class AwsTuner:
-    """One release of the tuner on machines of one product; ``variables`` are the plugin's own, OFI_NCCL_*."""
+    """One release of the tuner on machines of one product; ``variables`` are the plugin's own variables, OFI_NCCL_*."""
 
     release: TunerRelease
     product: str | None
@@ -80,7 +82,7 @@ class AwsTuner:
     def loaded(self, communicator: Comm) -> LoadedTuner | Decliner:
         """The tuner that answers on this communicator, or the reason why NCCL's own picks stay.
 
-        Errors: BadInput if the communicator's init fails, or the tuner does something undefined.
+        BadInput if the communicator's init fails, or if the tuner does something undefined.
         """
         release, nccl = self.release, communicator.release
         if nccl.plugin is None:
@@ -129,7 +131,7 @@ class AwsTuner:
         if communicator.nodes < least:
             return f"it leaves communicators of less than {least} nodes to NCCL"
         if loaded.kind == "regions" and not any(self._regions(loaded, communicator, each) for each in Collective):
-            return "it has no regions for so many ranks per node"
+            return "it has no regions for this number of ranks per node"
         return None
 
     def ignored_by(self, release: str) -> str | None:
@@ -137,7 +139,7 @@ class AwsTuner:
         return None
 
     def answers(self, question: TunerQuestion) -> TunerAnswers:
-        """The tuner's cells and channels, as NCCL uses them. Errors: BadInput if :meth:`loaded` raises it."""
+        """The cells and channels that the tuner names, as NCCL uses them. BadInput as in :meth:`loaded`."""
         communicator, sizes = question.communicator, len(question.nbytes)
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner) or communicator.nodes < self._least_nodes(loaded):
@@ -147,14 +149,15 @@ class AwsTuner:
         return self._by_regions(loaded, question)
 
     def region(self, communicator: Comm, collective: Collective, number: int) -> Region | None:
-        """The region that answered, by its number from 1; None for 0."""
+        """The region with this number, from 1, that decided an answer; None for 0."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner) or not number:
             return None
         return self._regions(loaded, communicator, collective)[number - 1]
 
     def may_flicker(self, communicator: Comm, request: Request) -> bool:
-        """Whether only rounding decides which sizes are in a region, as on two nodes up to aws-ofi-nccl 1.13.1."""
+        """Whether only rounding decides which sizes are in a region; this is so on two nodes up to aws-ofi-nccl
+        1.13.1."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner) or communicator.nodes < self._least_nodes(loaded) or loaded.kind == "model":
             return False
@@ -162,7 +165,7 @@ class AwsTuner:
         return any(region.may_flicker(communicator.ranks) for region in regions)
 
     def breaks(self, communicator: Comm, request: Request) -> Sequence[int]:
-        """Sizes in bytes between which the answers change at most once."""
+        """Sizes in bytes between which the tuner's answers change at most once."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner) or communicator.nodes < self._least_nodes(loaded):
             return ()
@@ -174,7 +177,8 @@ class AwsTuner:
         return sorted(found)
 
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
-        """The chunk of a channel (getChunkSize), also on few nodes; None if the plugin has no such function."""
+        """The chunk size that the plugin's getChunkSize returns for a channel, also on few nodes; None if the plugin
+        has no such function."""
         communicator, chunk_bytes = question.communicator, question.chunk_bytes
         plugin = communicator.release.plugin
         interface = None if plugin is None else _interface(self.release, plugin.api)
@@ -220,14 +224,15 @@ class AwsTuner:
         channels = np.zeros(cell.shape, np.int64)
         if loaded.interface >= 3:
             self._set_channels(loaded, question, cell, channels)
-        if loaded.interface < 3 and not loaded.by_name:  # NCCL's own adapter drops what is ignored
+        if loaded.interface < 3 and not loaded.by_name:  # NCCL's own adapter drops cells that NCCL ignores
             self._drop_ignored(question, cell)
         return TunerAnswers(cell, channels, region_of)
 
     def _passed_over(
         self, loaded: LoadedTuner, question: TunerQuestion, algo_proto: AlgoProto
     ) -> NDArray[np.bool_] | bool:
-        """Mask of sizes at which the tuner skips a region because of its cell, [size], or one value for all sizes."""
+        """The sizes at which the tuner skips a region because of its cell: a mask [size], or one value for all
+        sizes."""
         if loaded.interface >= 3:
             return algo_proto not in question.usable and question.ignored(algo_proto)
         if algo_proto[0] is Algorithm.PAT and self.release.passes_over_pat_by_name:
@@ -247,11 +252,12 @@ class AwsTuner:
             channels[at] = np.select([nbytes[at] <= each, nbytes[at] <= each * np.uint64(2)], [1, 2], 0)
 
     def _by_model(self, loaded: LoadedTuner, question: TunerQuestion) -> TunerAnswers:
-        """The cells with the lowest of the model's own times, whatever NCCL's are (nccl_ofi_model.cpp)."""
+        """The cells with the lowest time in the tuner's own model, whatever times NCCL has (nccl_ofi_model.cpp)."""
         answers = TunerAnswers.none(len(question.nbytes))
         cell = answers.cell
         if question.request.collective is not Collective.AllReduce:
-            # From interface 3 on it writes outside of NCCL's table, which is undefined; NCCL's own pick is assumed.
+            # With interface 3 and later, the tuner writes outside of NCCL's table, which is undefined; NCCL's own pick
+            # is assumed.
             return answers
         communicator, nbytes = question.communicator, question.nbytes
         constants, numbers = self.release.model[loaded.platform], self._numbers()
@@ -272,7 +278,7 @@ class AwsTuner:
         return answers
 
     def _model_breaks(self, loaded: LoadedTuner, communicator: Comm, request: Request) -> list[int]:
-        """Sizes at which the lines of two cells cross, and the exception of 16 nodes begins and ends."""
+        """Sizes at which the lines of two cells cross, and at which the exception for 16 nodes begins and ends."""
         sizes = np.array([1, 1 << 40], np.uint64)
         question = TunerQuestion(communicator, request, sizes, lambda _: np.zeros(2, np.float32))
         constants, numbers = self.release.model[loaded.platform], self._numbers()
@@ -298,7 +304,8 @@ class AwsTuner:
 def _first_region(
     regions: Sequence[Region], ranks: int, nbytes: SizeArray, passed_over: Sequence[NDArray[np.bool_]] = ()
 ) -> IntArray:
-    """The first region, from 1, that holds each size and is not skipped, [size]; 0 where none does."""
+    """The number of the first region, from 1, that contains each size and is not skipped, [size]; 0 if there is
+    none."""
     plane = regions[0].plane
     at_bytes, at_ranks = plane.scaled_sizes(nbytes), plane.scaled(float(ranks))
     region_of, undecided = np.zeros(nbytes.shape, np.int64), np.ones(nbytes.shape, np.bool_)
@@ -310,7 +317,7 @@ def _first_region(
 
 
 def _region_of(regions: tuple[Region, ...], kept: tuple[int, ...], ranks: int, nbytes: SizeArray) -> IntArray:
-    """The first of the kept regions, numbered from 1, that holds each size, [size]; 0 where none does."""
+    """The number of the first of the kept regions, from 1, that contains each size, [size]; 0 if there is none."""
     some = tuple(regions[number - 1] for number in kept)
     if not some:
         return np.zeros(nbytes.shape, np.int64)
@@ -323,14 +330,16 @@ def _region_of(regions: tuple[Region, ...], kept: tuple[int, ...], ranks: int, n
 
 @lru_cache(maxsize=256)
 def _steps(regions: tuple[Region, ...], ranks: int) -> tuple[SizeArray, IntArray]:
-    """The sizes at which the first region to hold a point with this many ranks changes, and each new region."""
+    """The sizes at which the first region that contains a point with this many ranks changes, and the new region at
+    each."""
     breaks = sorted({size for region in regions for size in region.breaks(ranks)})
     starts = breakpoints.find(lambda sizes: _first_region(regions, ranks, sizes), 1, MOST_ASKED, breaks, steps=0)
     return starts, _first_region(regions, ranks, starts)
 
 
 def _interface(release: TunerRelease, newest: int) -> int | None:
-    """The newest interface that both have; NCCL releases whose newest is version 1 or 2 look for no other."""
+    """The newest interface that NCCL and the tuner both have. NCCL releases whose newest is version 1 or 2 look for no
+    other."""
     known = (newest,) if newest < 3 else range(2, newest + 1)
     return max((each for each in release.interfaces if each in known), default=None)
 
@@ -345,7 +354,8 @@ def _type_word(read: str, text: str) -> str | None:
 
 
 def _nvls(loaded: LoadedTuner, question: TunerQuestion) -> NDArray[np.bool_]:
-    """Whether interfaces 1 and 2 are told that NVLS is supported, [size]: NCCL's adapter looks for a cell of NVLS."""
+    """Whether interfaces 1 and 2 tell the tuner that NVLS is supported, [size]: NCCL's adapter looks for a cell of
+    NVLS."""
     if loaded.by_name:
         missing = candidate.nvls_reduces_every_operation(question.communicator, question.request, Algorithm.NVLS)
         return np.full(question.nbytes.shape, missing is None)
@@ -356,7 +366,8 @@ def _nvls(loaded: LoadedTuner, question: TunerQuestion) -> NDArray[np.bool_]:
 def _model_us(
     constants: ModelConstants, numbers: Mapping[str, int], question: TunerQuestion, algo_proto: AlgoProto
 ) -> FloatArray:
-    """The model's time of a cell in us, [size]: float32 except for the logarithm, which makes a double of its sum."""
+    """The time of a cell in us by the tuner's model, [size]. It is computed in float32, except that the logarithm makes
+    its sum a double."""
     f32: Any = np.float32
     algorithm, protocol = algo_proto
     communicator = question.communicator
@@ -389,7 +400,8 @@ def _model_us(
 
 
 def _tree_channels(nbytes: IntArray, nodes: int) -> IntArray:
-    """The number of channels (16, 24 or 32) with the largest chunk of LL128; of equal ones the larger number."""
+    """The number of channels (16, 24 or 32) with the largest chunk of LL128; the largest number if several are
+    equal."""
     best, largest = np.zeros(nbytes.shape, np.int64), np.zeros(nbytes.shape, np.int64)
     for channels in (16, 24, 32):
         chunk = _tree_ll128_chunk(nbytes, channels, log2i(nodes))
@@ -413,7 +425,7 @@ def _tree_ll128_chunk(nbytes: IntArray, channels: int, depth: int) -> IntArray:
 
 
 def _tree_chunk_bytes(nbytes: int, nodes: int) -> int:
-    """Chunk of AllReduce by Tree/LL128 on p5en with one rank per node (chunkSizeTuningTreeLL128P5en)."""
+    """The chunk of AllReduce by Tree/LL128 on p5en with one rank per node (chunkSizeTuningTreeLL128P5en)."""
     steps = 1 + log2i(nodes)
     chunk = 288000
     if nbytes // chunk < 2 * steps * steps:
@@ -426,7 +438,7 @@ def _tree_chunk_bytes(nbytes: int, nodes: int) -> int:
 
 
 def _pat_chunk_bytes(nbytes: int, nodes: int) -> int:
-    """Chunk of AllGather by PAT/Simple on p5en with one rank per node (chunkSizeTuningAllGatherPatSimpleP5en)."""
+    """The chunk of AllGather by PAT/Simple on p5en with one rank per node (chunkSizeTuningAllGatherPatSimpleP5en)."""
     most = 524288 if nodes >= 16 else 1048576
     chunk = most
     fewest = (32 if nodes >= 16 else min(nodes, 8) + 1, most // 2), (min(nodes, 16), 65536), (min(nodes, 8), 32768)

@@ -1,4 +1,4 @@
-"""The graphs of all nodes joined into channels: rings, double binary trees, CollNet, and copies of all of them.
+"""Joins the graphs of all nodes into channels: rings, double binary trees, CollNet, and copies of all of them.
 
 The channels are also summarized as they are printed: rings, trees, heads, and the connections between nodes.
 
@@ -33,14 +33,15 @@ class TreePlace:
     """A node's place in a binary tree of nodes."""
 
     parent: int | None
-    first: int | None  # child
+    first: int | None  # number of the first child
     second: int | None
-    is_second: bool  # of its parent's children
+    is_second: bool  # whether it is the second child of its parent
 
 
-@lru_cache(4096)  # every channel of every rank asks
+@lru_cache(4096)  # called for every channel of every rank
 def double_tree(nodes: int, node: int) -> tuple[TreePlace, TreePlace]:
-    """A node's places in both trees: the second tree is the first mirrored, or, for odd ``nodes``, shifted by one."""
+    """A node's places in the two trees. The second tree is the first one mirrored or, if ``nodes`` is odd, shifted by
+    one."""
     first = binary_tree(nodes, node)
     if nodes % 2:
         return first, _renamed(binary_tree(nodes, (node - 1) % nodes), lambda other: (other + 1) % nodes)
@@ -48,7 +49,7 @@ def double_tree(nodes: int, node: int) -> tuple[TreePlace, TreePlace]:
 
 
 def binary_tree(nodes: int, node: int) -> TreePlace:
-    """A node's place in the tree whose leaves are the odd nodes and whose root is node 0, which has one child."""
+    """A node's place in the tree whose leaves are the odd nodes. Its root is node 0, which has one child."""
     bit = 1
     while bit < nodes and not bit & node:
         bit <<= 1
@@ -73,7 +74,8 @@ def _renamed(place: TreePlace, name: Callable[[int], int]) -> TreePlace:
 
 @keeping_all()
 def connect(views: Sequence[Comm], nodes: Nodes) -> Connected:
-    """The channels of a communicator of these nodes; ``views`` has the communicator as the ranks of each kind see it.
+    """The channels of a communicator that consists of these nodes. ``views`` has the communicator as the ranks of each
+    kind of node see it.
 
     ``views`` has the order of ``nodes.kinds``. Nodes have to be in the order of their first ranks.
     """
@@ -86,17 +88,17 @@ def connect(views: Sequence[Comm], nodes: Nodes) -> Connected:
 
 
 class Join:
-    """The communicator as the ranks of one kind of nodes compute it."""
+    """Joins the graphs as the ranks of one kind of nodes do."""
 
     def __init__(self, view: Comm, nodes: Nodes, own: int) -> None:
         self.view, self.nodes, self.own = view, nodes, nodes.kinds[own]
         self.own_nodes = nodes.of_kind(own)
-        self.count = view.graphs[Algorithm.Ring].channels  # of the graphs, on which all ranks agree
+        self.count = view.graphs[Algorithm.Ring].channels  # number of channels of the graphs, on which all ranks agree
         self.nvls = Nvls(view, nodes, own)
         self.direct = Direct(view, nodes, own)
 
     def ranks(self) -> Iterator[tuple[int, RankView]]:
-        """The ranks of the kind's nodes, each with its number among all ranks."""
+        """The ranks of the nodes of this kind, each with its number among all ranks."""
         for node in self.own_nodes:
             channels = self.channels(node)
             for rank, of_all in enumerate(self.nodes.ranks_of[node]):
@@ -105,7 +107,7 @@ class Join:
                 yield of_all, RankView(own, self.nvls.channels(node, rank), peers)
 
     def channels(self, node: int) -> list[list[RankChannel]]:
-        """The channels of a node, by number and local rank, including those that are copies."""
+        """The channels of a node, by number and local rank, including copies."""
         ranks = self.nodes.ranks_of[node]
         members, direct = frozenset(ranks), [self.direct.place(node, rank) for rank in range(len(ranks))]
         rings: dict[int, list[tuple[int, int]]] = {}
@@ -155,14 +157,14 @@ class Join:
         )
 
     def ring_order(self, node: int, channel: int) -> tuple[int, ...]:
-        """The ranks of a node's part of a ring."""
+        """The ranks of a node in the order of a ring."""
         kind = self.nodes.kind[node]
         if node % 2 and self.swapped[self.nodes.kinds.index(kind)]:
             channel ^= 1
         return kind.orders("ring")[channel]
 
     def ring(self, node: int, channel: int) -> list[tuple[int, int]]:
-        """The ranks before and after each rank of the node on its ring."""
+        """The rank before and the rank after each rank of the node on its ring."""
         order, all_ranks = self.ring_order(node, channel), self.nodes.ranks_of
         before, after = (node - 1) % len(self.nodes), (node + 1) % len(self.nodes)
         own = [all_ranks[node][rank] for rank in order]
@@ -174,7 +176,7 @@ class Join:
     # --- trees ---
 
     def tree_ends(self, node: int, channel: int) -> tuple[int, int, int]:
-        """The ranks of a node that talk to its parent, to its first child and to its second child."""
+        """The ranks of a node that are connected to its parent, to its first child and to its second child."""
         kind, ranks = self.nodes.kind[node], self.nodes.ranks_of[node]
         order, pattern = kind.orders("tree")[channel], kind.tree_pattern
         to_first = order[0 if pattern is Pattern.Tree else 1]
@@ -197,14 +199,14 @@ class Join:
         return places
 
     def chain_of(self, node: int, order: Sequence[int]) -> list[Tree]:
-        """The place of each rank of the node in a chain with this order."""
+        """The place of each rank of the node in a chain with this order of ranks."""
         own = [self.nodes.ranks_of[node][rank] for rank in order]
         children = [*((child,) for child in own[1:]), ()]
         by_rank = dict(zip(order, map(Tree, [None, *own], children), strict=False))
         return [by_rank[rank] for rank in range(len(order))]
 
     def chains(self, node: int, channel: int) -> Sequence[Tree | None]:
-        """The place of each rank in the chain of CollNet, whose first rank reduces inside the network."""
+        """The place of each rank in CollNet's chain, whose first rank reduces inside the network."""
         if self.view.collnet is None:
             return [None] * len(self.nodes.ranks_of[node])
         return self.chain_of(node, self.own.orders("collnet_chain")[channel])
@@ -212,7 +214,7 @@ class Join:
     # --- adapters ---
 
     def adapter(self, node: int, rank: int, number: int, graph: str) -> ChannelAdapter:
-        """The adapter of a rank on a channel, one of whose peers is on another node (ncclTopoGetNetDev).
+        """The adapter of a rank on a channel on which one of its peers is on another node (ncclTopoGetNetDev).
 
         As in NCCL, it depends on the channel's own number even if the channel is a copy of another or was swapped with
         one.
@@ -223,9 +225,8 @@ class Join:
         return self.own.adapter(rank, net, self.nodes.ranks_of[node])
 
 
-# CollNet direct: the ranks of a node that reduce inside the network, each a part of the data.
-#
-# Source: connectCollNet, src/graph/connect.cc, v2.28.9-1.
+# CollNet direct: which ranks of a node reduce inside the network, each a part of the data. Source: connectCollNet,
+# src/graph/connect.cc, v2.28.9-1.
 
 
 class Direct:
@@ -251,11 +252,12 @@ class Direct:
             return None
         ranks, heads = self.nodes.ranks_of[node], self.heads
         head = heads.index(rank) if rank in heads else None
-        # sic: a head's other ranks come in the order of the channel that has the head's number
+        # sic: the other ranks of a head come in the order of the channel with the head's number
         others = () if head is None else self.own.orders("collnet_direct")[head]
         up = tuple(ranks[other] for other in heads if other != rank)
         down = tuple(ranks[other] for other in others if other != rank)
-        # sic: a rank that is named by more channels than fit is written over the ranks below, which stand behind
+        # sic: if more channels name a rank than fit, its number is written over the array of ranks below, which follows
+        # in memory
         most = self.view.release.limits.max_direct_local_ranks - 1
         return CollNetDirect(
             head=head,
@@ -292,7 +294,7 @@ class Nvls:
 
     @cached_property
     def heads(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks that are heads, indexed [head][node]."""
+        """The ranks that are heads, [head][node]."""
         of_kind = {kind: self._heads(kind) for kind in self.nodes.kinds}
         of_nodes = [
             [0 if head is None else ranks[head] for head in of_kind[kind]]
@@ -300,7 +302,7 @@ class Nvls:
         ]
         if self.distinct:
             of_nodes = [list(dict.fromkeys(heads)) for heads in of_nodes]
-        return tuple(zip(*of_nodes, strict=False))  # as many as the node with the fewest has
+        return tuple(zip(*of_nodes, strict=False))  # as many heads as the node with the fewest has
 
     def _heads(self, kind: NodeKind) -> tuple[int | None, ...]:
         """The heads of a node; None stands for rank 0 of the communicator, which NCCL uses if it has no other (sic)."""
@@ -323,7 +325,7 @@ class Nvls:
         head, places = self._head(node, rank), double_tree(len(self.nodes), node)
         trees = [self._tree(node, rank, place) for place in places]
         copies = self.rules.nvls_joined == "before_copies"
-        made: dict[tuple[int, int], NvlsChannel] = {}  # by tree and adapter: they are few
+        made: dict[tuple[int, int], NvlsChannel] = {}  # by tree and adapter, because only few of these differ
         nets, ranks, count = self._nets(rank), self.nodes.ranks_of[node], len(self.heads)
         channels = []
         for number in range(self.view.nvls_channels):
@@ -337,7 +339,7 @@ class Nvls:
         return tuple(channels)
 
     def _head(self, node: int, rank: int) -> int | None:
-        """The number of the head that a rank is; the last one if it is several heads."""
+        """The number of the head that a rank is; if it is several heads, the last one."""
         of_all = self.nodes.ranks_of[node]
         if self.distinct:
             ranks = [heads[node] for heads in self.heads]
@@ -360,17 +362,15 @@ class Nvls:
 
 
 def _read_in_steps(heads: Sequence[int], ranks: int, step: int) -> Iterator[int | None]:
-    """The heads as NCCL reads them with stride ``step`` from an array of ``ranks`` numbers per head: the head, then
-    zeros.
-    """
+    """The heads that NCCL reads with stride ``step`` from an array of ``ranks`` numbers per head: first the head, then
+    zeros."""
     for at in range(0, len(heads) * step, step):
         channel, behind = divmod(at, ranks)
         yield heads[channel] if channel < len(heads) and not behind else None
 
 
-# Whom PAT sends to: with one rank per node, ranks at every distance that is a power of two.
-#
-# Source: ncclTransportPatConnect, src/transport/generic.cc, v2.28.9-1.
+# The ranks to which PAT sends: with one rank per node, those at every distance that is a power of two. Source:
+# ncclTransportPatConnect, src/transport/generic.cc, v2.28.9-1.
 
 
 def peers_of_pat(view: Comm, rank: int) -> tuple[int, ...]:
@@ -393,15 +393,15 @@ class Crossing:
     """One direction of a connection between two nodes; network devices are numbered on their own nodes."""
 
     sender: int
-    relay: int  # the rank that hands the data to the device: the sender, or another of its node (PXN)
-    send_net: int | None  # None if NCCL knows no device
+    relay: int  # the rank that hands the data to the device: the sender, or another rank of its node (PXN)
+    send_net: int | None  # None if NCCL knows no such device
     receive_net: int | None
     receiver: int
 
 
 @dataclass(frozen=True, slots=True)
 class RingOrder:
-    """One channel's ring, from rank 0 or from the rank that was asked for."""
+    """The ring of one channel, beginning at rank 0 or at the rank that was asked for."""
 
     channel: int
     ranks: tuple[int, ...]
@@ -410,7 +410,7 @@ class RingOrder:
 
 @dataclass(frozen=True, slots=True)
 class TreeOrder:
-    """One channel's tree, by rank; the root's parent is None."""
+    """The tree of one channel, by rank; the parent of the root is None."""
 
     channel: int
     parents: tuple[int | None, ...]
@@ -420,16 +420,18 @@ class TreeOrder:
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """All channels of a communicator; JSON leaves out what the communicator does not have."""
+    """All channels of a communicator. JSON leaves out what the communicator does not have."""
 
     ranks_of_nodes: tuple[tuple[int, ...], ...]
     rings: tuple[RingOrder, ...]
     trees: tuple[TreeOrder, ...]
-    nvls_heads: tuple[tuple[int, ...], ...] = field(metadata=OPTIONAL)  # by head: one rank of each node
-    nvls_trees: tuple[TreeOrder, ...] = field(metadata=OPTIONAL)  # of the heads, between nodes (NVLSTree)
-    collnet_chains: tuple[TreeOrder, ...] = field(metadata=OPTIONAL)  # one in each node; their roots reach the network
-    collnet_direct: tuple[CollNetDirect, ...] = field(metadata=OPTIONAL)  # by rank, the same in all channels
-    pat_peers: tuple[tuple[int, ...], ...] = field(metadata=OPTIONAL)  # by rank: whom PAT sends to, in all channels
+    nvls_heads: tuple[tuple[int, ...], ...] = field(metadata=OPTIONAL)  # for each head, its rank on each node
+    nvls_trees: tuple[TreeOrder, ...] = field(metadata=OPTIONAL)  # trees of the heads between nodes (NVLSTree)
+    # One in each node; the roots are connected to the network
+    collnet_chains: tuple[TreeOrder, ...] = field(metadata=OPTIONAL)
+    collnet_direct: tuple[CollNetDirect, ...] = field(metadata=OPTIONAL)  # by rank, the same for all channels
+    # By rank, the ranks to which PAT sends; the same for all channels
+    pat_peers: tuple[tuple[int, ...], ...] = field(metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,7 +447,7 @@ _NOWHERE = _Place(Tree(None, ()), None)
 
 @keeping_all()
 def summarize(connected: Connected, rank: int = 0) -> Across:
-    """The channels of all ranks, as many channels as ``rank`` has; rings begin at ``rank``."""
+    """Summarises the channels of all ranks, up to the number of channels that ``rank`` has; rings begin at ``rank``."""
     nodes, channels = connected.node_of_rank, [rank.channels for rank in connected.ranks]
     several, numbers = len(set(nodes)) > 1, range(len(channels[rank]))
     nvls_numbers = range(len(connected.ranks[rank].nvls) if several else 0)
@@ -489,7 +491,7 @@ def _in_chain(number: int, channels: Sequence[RankChannel]) -> _Place:
 
 
 def _ring(number: int, first: int, channels: Sequence[Sequence[RankChannel]], nodes: Sequence[int]) -> RingOrder:
-    """The ring that begins at the rank ``first``; it ends early at a rank that does not have the channel."""
+    """The ring that begins at the rank ``first``; it ends early at a rank without this channel."""
     order = {first: None}  # by the place in the ring
     last = first
     while number < len(channels[last]) and (following := channels[last][number].next) not in order:
@@ -520,7 +522,7 @@ def _order(number: int, places: Sequence[_Place], nodes: Sequence[int]) -> TreeO
 
 
 def _crossing(sender: int, receiver: int, out: ChannelAdapter | None, into: ChannelAdapter | None) -> Crossing:
-    """Sender and receiver on two different nodes, and the adapters that they use."""
+    """A sender and a receiver on two different nodes, with the adapters that they use."""
     return Crossing(
         sender=sender,
         relay=sender if out is None else out.relay,
@@ -531,20 +533,19 @@ def _crossing(sender: int, receiver: int, out: ChannelAdapter | None, into: Chan
 
 
 def _heads(connected: Connected) -> Iterator[tuple[int, ...]]:
-    """The ranks that are heads of NVLS's first channel."""
+    """The ranks that are heads of the first channel of NVLS."""
     of_rank = [rank.nvls[0].head if rank.nvls else None for rank in connected.ranks]
     for head in sorted({head for head in of_rank if head is not None}):
         yield tuple(rank for rank, other in enumerate(of_rank) if other == head)
 
 
-# The rings and trees of nodes that are alike, without all else that each rank knows of its channels.
-#
-# They are those of tuner.emulator.connect.join.summarize, except for crossings; of many nodes these alone take
-# far less.
+# Computes the rings and trees of equal nodes without everything else that a rank knows of its channels. The result is
+# that of tuner.emulator.connect.join.summarize, except for crossings, but takes far less time for many nodes.
 
 
 def rings_and_trees(view: Comm, nodes: Nodes) -> Across:
-    """Rings and trees of nodes of one kind, whose ranks share this view. ValueError for nodes of several kinds."""
+    """The rings and trees of nodes of one kind, whose ranks share this view. ValueError if the nodes are of several
+    kinds."""
     if len(nodes.kinds) != 1:
         raise ValueError("nodes of several kinds")
     join, first = Join(view, nodes, 0), nodes.ranks_of[0][0]

@@ -13,7 +13,7 @@ from tuner.emulator.connect.nodes import ChannelAdapter, Connected
 from tuner.emulator.rules.registered import Heads, NetworkOf, NetworkUse
 from tuner.machine.adapters import AdapterAccess
 
-AccessOf = Callable[[int, int], AdapterAccess]  # a rank's to the adapter that graphs give this number
+AccessOf = Callable[[int, int], AdapterAccess]  # how a rank accesses the adapter that has this number in graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class NetworkDirection:
 
     channel: int
     peer: int
-    sends: bool  # else it receives
+    sends: bool  # whether it sends; otherwise it receives
     adapter: ChannelAdapter
 
 
@@ -54,7 +54,7 @@ def _of_rings(connected: Connected, rank: int) -> Iterator[NetworkDirection]:
 def _of_others(
     connected: Connected, rank: int, rings: Iterable[NetworkDirection], algorithms: Collection[Algorithm]
 ) -> Iterator[NetworkDirection]:
-    """Connections of these algorithms, which share the first connection to a peer on a channel with rings."""
+    """The connections of these algorithms, which share the first connection to a peer on a channel with rings."""
     known = {(way.channel, way.peer, way.sends) for way in rings}
     for algorithm in ORDER:
         for way in OF[algorithm](connected, rank) if algorithm in algorithms else ():
@@ -101,14 +101,15 @@ OF: Mapping[Algorithm, Callable[[Connected, int], Iterator[NetworkDirection]]] =
     Algorithm.PAT: _of_pat,
     Algorithm.NVLSTree: _of_nvls_trees,
 }
-ORDER = tuple(OF)  # in which they are connected at once: initTransportsRank, src/init.cc, v2.28.9-1
+# The order in which they are connected if that happens at once: initTransportsRank, src/init.cc, v2.28.9-1
+ORDER = tuple(OF)
 
 
-# The heads of a rank's node, which the chunks of NVLS and CollNet depend on.
+# The heads of a rank's node, on which the chunks of NVLS and CollNet depend.
 
 
 def heads_of_rank(connected: Connected, rank: int = 0, network: NetworkOf | None = None) -> Heads:
-    """The heads as a rank knows them; without NVLS or CollNetDirect the number of heads is 1."""
+    """The heads as a rank knows them. Without NVLS or CollNetDirect, the number of heads is 1."""
     own = connected.ranks[rank]
     direct = own.channels[0].direct
     return Heads(

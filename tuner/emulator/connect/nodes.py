@@ -1,4 +1,5 @@
-"""The graphs of each kind of node in terms of the node's ranks, as every rank sends them to all (ncclTopoPreset)."""
+"""The graphs of each kind of node, expressed by the node's ranks, as every rank sends them to all others
+(ncclTopoPreset)."""
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from tuner.machine.graphs import EMPTY, OF_ALGORITHM, OrderedGraph
 
 @contextmanager
 def keeping_all() -> Iterator[None]:
-    """Pauses the garbage collector, which would visit many long-lived records again and again."""
+    """Pauses the garbage collector, which would otherwise visit many long-lived records again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -26,11 +27,11 @@ def keeping_all() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ChannelAdapter:
-    """Adapter by which a rank reaches other nodes on a channel."""
+    """The adapter by which a rank reaches other nodes on a channel."""
 
-    net: int  # the network device, by the number that NCCL's network gives it on that node
-    relay: int  # the rank that hands it what is sent: the sender, or another of its node (PXN)
-    id: int = field(default=0, compare=False)  # as graphs number it: with the host of a NVLink domain
+    net: int  # the number that NCCL's network gives the device on that node
+    relay: int  # the rank that hands the data to the device: the sender, or another rank of its node (PXN)
+    id: int = field(default=0, compare=False)  # the number in graphs, which includes the host in an NVLink domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Tree:
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """Ranks that the rank talks to."""
+        """The ranks with which the rank exchanges data."""
         return self.children if self.parent is None else (*self.children, self.parent)
 
 
@@ -50,26 +51,26 @@ class Tree:
 class CollNetDirect:
     """A rank's place in CollNetDirect: each head of a node reduces a part of the data inside the network."""
 
-    head: int | None  # which of the heads the rank is
+    head: int | None  # the number of the head that the rank is; None: it is no head
     up: tuple[int, ...]  # the other heads
-    down: tuple[int, ...]  # of a head: the other ranks of the node
-    heads: int  # of the node
-    shift: int  # the head that the rank sends to first
+    down: tuple[int, ...]  # for a head: the other ranks of the node
+    heads: int  # number of heads of the node
+    shift: int  # the number of the head to which the rank sends first
 
 
 @dataclass(frozen=True, slots=True)
 class NvlsChannel:
     """A rank's place on one channel of NVLS, and in NVLSTree's tree between nodes."""
 
-    head: int | None  # which of the heads the rank is
-    heads: int  # of the node; a rank may be several of them
-    tree: Tree  # of the heads that are each other's peers; nobody's for a rank that is none
+    head: int | None  # the number of the head that the rank is; None: it is no head
+    heads: int  # number of heads of the node; a rank may be several of them
+    tree: Tree  # the tree of the heads that are peers of each other; empty for a rank that is no head
     adapter: ChannelAdapter | None
 
 
 @dataclass(frozen=True, slots=True)
 class RankChannel:
-    """A rank's place on one channel of ring, tree and CollNet.
+    """A rank's place on one channel in the ring, the tree and CollNet.
 
     An adapter is set if the rank has a neighbour on another node.
     """
@@ -79,17 +80,17 @@ class RankChannel:
     ring_adapter: ChannelAdapter | None
     tree: Tree
     tree_adapter: ChannelAdapter | None
-    chain: Tree | None  # of CollNet; its parent is None if the network is; None without CollNet
+    chain: Tree | None  # of CollNet: the parent is None if it is the network; the chain is None without CollNet
     direct: CollNetDirect | None  # None without CollNet
 
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """What one rank knows of its channels."""
+    """What one rank knows about its channels."""
 
     channels: tuple[RankChannel, ...]
-    nvls: tuple[NvlsChannel, ...]  # the channels of NVLS, whose number is its own; empty without NVLS
-    pat_peers: tuple[int, ...]  # the ranks that PAT sends to and receives from in all channels; empty without PAT
+    nvls: tuple[NvlsChannel, ...]  # the channels of NVLS, which have a number of their own; empty without NVLS
+    pat_peers: tuple[int, ...]  # the ranks to and from which PAT sends on all channels; empty without PAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,27 +106,28 @@ NOT_SEARCHED = OrderedGraph(EMPTY, ())
 
 @dataclass(frozen=True, eq=False)
 class NodeKind:
-    """Equal nodes that follow each other: what NCCL's search found on one of them."""
+    """Successive equal nodes, with what NCCL's search found on one of them."""
 
     nodes: int
     graphs: Mapping[str, OrderedGraph]  # by name
-    relays: tuple[tuple[int, int, int], ...]  # a rank of the node, the device it sends to, and over whom (PXN)
-    domain_ranks: int = 0  # of the NVLink domain that the node is a part of; 0: it is none
+    # A rank of the node, the device to which it sends, and the rank over whose GPU it sends (PXN)
+    relays: tuple[tuple[int, int, int], ...]
+    domain_ranks: int = 0  # number of ranks of the NVLink domain that the node is a part of; 0 if it is part of none
 
     @cached_property
     def ranks(self) -> int:
-        """Ranks of a node."""
+        """The number of ranks of a node."""
         return len(self.orders("ring")[0])
 
     @cached_property
     def relay_of(self) -> Mapping[tuple[int, int], int]:
-        """The relay ranks, by rank of the node and network device."""
+        """The relaying ranks, by rank of the node and network device."""
         return {(rank, net): over for rank, net, over in self.relays}
 
     def adapter(self, rank: int, net: int, ranks: Sequence[int]) -> ChannelAdapter:
-        """Adapter by which a local rank reaches the device that graphs call ``net``.
+        """The adapter by which a local rank reaches the device that graphs call ``net``.
 
-        ``ranks`` are the ranks of the node of this local rank.
+        ``ranks`` are the ranks of that rank's node.
         """
         on_its_host = net & (1 << HOST_BIT) - 1 if net > 0 else net
         return ChannelAdapter(on_its_host, ranks[self.relay_of.get((rank, net), rank)], net)
@@ -137,7 +139,7 @@ class NodeKind:
 
     @property
     def tree_pattern(self) -> Pattern | None:
-        """The tree graph's pattern: it says which ranks of a channel talk to other nodes."""
+        """The pattern of the tree graph, which says which ranks of a channel are connected to other nodes."""
         return self.graphs["tree"].graph.pattern
 
     def orders(self, name: str) -> tuple[tuple[int, ...], ...]:
@@ -192,7 +194,7 @@ class Nodes:
     """All nodes of a communicator, in the order of ranks."""
 
     kinds: tuple[NodeKind, ...]
-    ranks_of: tuple[Sequence[int], ...]  # of each node, by rank of the node: the rank of all
+    ranks_of: tuple[Sequence[int], ...]  # for each node, the ranks of the communicator by local rank
 
     @cached_property
     def kind(self) -> tuple[NodeKind, ...]:
@@ -203,6 +205,6 @@ class Nodes:
         return len(self.kind)
 
     def of_kind(self, own: int) -> range:
-        """The nodes of a kind."""
+        """The nodes of one kind."""
         start = sum(kind.nodes for kind in self.kinds[:own])
         return range(start, start + self.kinds[own].nodes)

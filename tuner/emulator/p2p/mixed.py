@@ -33,10 +33,10 @@ from tuner.emulator.rules.schedule.task import CollectiveTask
 from tuner.emulator.selection import Selection
 
 WORK_BYTES = 48  # ncclDevWorkBcast
-OF_BATCH = 64  # works that a batch reaches
-ALIGNMENT_BYTES = 256  # of parts
-LEAST_THREADS = OF_BATCH * WORK_BYTES // 16 + 3 * 32  # which a block copies works with, and three warps more
-STORAGE_BYTES = ((80, 1 << 10), (90, 8 << 10))  # ncclMaxDevWorkBatchBytes: below a compute capability
+OF_BATCH = 64  # number of works that a batch can refer to
+ALIGNMENT_BYTES = 256  # parts are multiples of this
+LEAST_THREADS = OF_BATCH * WORK_BYTES // 16 + 3 * 32  # threads of a block that copies works, and three warps more
+STORAGE_BYTES = ((80, 1 << 10), (90, 8 << 10))  # ncclMaxDevWorkBatchBytes, below a compute capability
 MOST_STORAGE_BYTES = 16 << 10
 WITHOUT = (Algorithm.NVLS, Algorithm.NVLSTree, Algorithm.CollNetDirect, Algorithm.CollNetChain)
 GATHER = Request(Collective.AllGather, DataType.int8, Op.sum)
@@ -44,9 +44,9 @@ GATHER = Request(Collective.AllGather, DataType.int8, Op.sum)
 
 @dataclass(frozen=True, slots=True)
 class BroadcastPart:
-    """A channel's part of one broadcast; ``ring_depth`` is the number of hops from the root to this rank on it."""
+    """The part of one broadcast on a channel; ``ring_depth`` is the number of hops from the root to this rank."""
 
-    place: int  # among the calls
+    place: int  # index of the call
     ring_depth: int
     bytes: int
     chunk_bytes: int
@@ -56,12 +56,12 @@ class BroadcastPart:
 class BroadcastKernel:
     """One launch: at most one broadcast from each root.
 
-    ``batches`` and ``work_bytes`` are the room that it takes in a kernel.
+    ``batches`` and ``work_bytes`` are what it occupies of a kernel.
     """
 
     protocol: Protocol
     threads: int
-    operations: tuple[tuple[int, Operation], ...]  # by their place among the calls
+    operations: tuple[tuple[int, Operation], ...]  # with the index of each call
     parts: dict[int, list[BroadcastPart]] = field(default_factory=dict)  # by channel
     batches: int = 0
     work_bytes: int = 0
@@ -70,7 +70,7 @@ class BroadcastKernel:
 def broadcast_kernels(
     selection: Selection, p2p_context: P2pContext, operations: Sequence[tuple[int, Operation]], captured: bool
 ) -> Iterator[BroadcastKernel]:
-    """The kernels of broadcasts, each with its place among the calls; in a CUDA graph if ``captured``.
+    """The kernels of broadcasts, each of which has its index among the calls; in a CUDA graph if ``captured``.
 
     BadInput if a kernel cannot hold even one broadcast.
     """
@@ -130,7 +130,7 @@ def _kernel(
 
 
 def _choice(selection: Selection, nbytes: int) -> AlgoProto:
-    """The pick of an AllGather with as many bytes, without the switch and the network's reductions."""
+    """The pick of an AllGather of the same size, without the switch and without reductions in the network."""
     candidates = selection.candidates(GATHER)
     times = selection.times_us(GATHER, nbytes)
     left = [number for number, (algorithm, _) in enumerate(candidates) if algorithm not in WITHOUT]
@@ -150,7 +150,7 @@ def _chunk_bytes(p2p_context: P2pContext, protocol: Protocol) -> int:
 
 
 def _depth(ring: Sequence[int], root: int) -> int:
-    """Number of hops from a root along the ring to the rank at which ``ring`` begins."""
+    """The number of hops from a root along the ring to the rank at which ``ring`` begins."""
     return -ring.index(root) % len(ring)
 
 
@@ -160,7 +160,7 @@ def _aligned(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MixedKernel:
-    """One launch: its collectives in NCCL's order, and its sends and receives; either may be missing.
+    """One launch: its collectives in NCCL's order, and its sends and receives. One of the two may be missing.
 
     ``path`` names what runs its collectives if no algorithm does: a symmetric kernel, or copy engines, which launch no
     kernel.
@@ -171,7 +171,7 @@ class MixedKernel:
     channels: tuple[int, ...]
     tasks: tuple[CollectiveTask, ...]
     exchange: ExchangeKernel | None
-    broadcasts: BroadcastKernel | None = None  # from several roots, put together
+    broadcasts: BroadcastKernel | None = None  # the merged broadcasts from several roots
     path: NonClassicPath | None = None
 
 
@@ -192,7 +192,7 @@ def plan(
 ) -> MixedGroup:
     """The kernels of a group of collectives and of sends and receives; ``buffers``: the kind of all their buffers.
 
-    BadInput for what is not emulated.
+    BadInput for groups that are not emulated.
     """
     communicator = selection.communicator
     requests = [each.request for each in operations]
@@ -235,7 +235,8 @@ def _of_broadcasts(p2p_context: P2pContext, kernel: BroadcastKernel) -> MixedKer
 
 
 def _joined(p2p_context: P2pContext, kernel: MixedKernel, exchange: ExchangeKernel) -> MixedKernel:
-    """The collectives' last kernel with the messages that fit; its block and function change even if none fits."""
+    """The last kernel of the collectives with those messages that fit. Its block and function change even if none
+    fits."""
     functions = p2p_context.communicator.rules.device_functions
     if kernel.broadcasts is not None:
         name = kernel.name if kernel.broadcasts.protocol is Protocol.LL else functions.EXCHANGES
@@ -259,7 +260,7 @@ def _exchanges(
 
 
 def _filled(p2p_context: P2pContext, kernel: MixedKernel) -> tuple[int, int]:
-    """Batches of a kernel of collectives, and bytes of their works."""
+    """The number of batches of a kernel of collectives, and the bytes of their works."""
     if kernel.broadcasts is not None:
         return kernel.broadcasts.batches, kernel.broadcasts.work_bytes
     held = Batches.of(p2p_context.communicator, kernel.tasks)

@@ -1,4 +1,4 @@
-"""Plan of a rank's sends and receives in one group: which kernels NCCL launches for them, and what is in each.
+"""Plans a rank's sends and receives in one group: which kernels NCCL launches for them, and what each kernel contains.
 
 Calls become messages, one per peer and direction, which wait in a queue for each peer. NCCL serves its peers in the
 order of rounds (:class:`tuner.emulator.p2p.records.PeerOrder`), again and again until nothing waits. Up to 2.21 a round
@@ -44,7 +44,7 @@ class ExchangeCall:
     dtype: DataType
     count: int
     root: int = 0
-    offset_bytes: int = 0  # of a send or receive: where its buffer begins, which nothing is decided by
+    offset_bytes: int = 0  # where the buffer of a send or receive begins; no choice depends on it
 
 
 def plan(p2p_context: P2pContext, calls: Sequence[ExchangeCall], captured: bool = False) -> tuple[ExchangeKernel, ...]:
@@ -83,7 +83,7 @@ def messages(p2p_context: P2pContext, calls: Iterable[ExchangeCall]) -> Iterable
 
 
 def written(p2p_context: P2pContext, call: ExchangeCall) -> list[ExchangeCall]:
-    """The call, or, if the release lacks its function, the sends and receives that people write instead."""
+    """The call itself or, if the release has no function for it, the sends and receives by which people replace it."""
     communicator = p2p_context.communicator
     if call.function in POINT_TO_POINT or communicator.release.exchange.own_functions:
         return [call]
@@ -114,8 +114,8 @@ def _of_call(call: ExchangeCall, size: int, ranks: Iterable[int], rank: int) -> 
             yield Message(call.root, size, False)
 
 
-WARPS = 20  # of a block of 640 threads
-ELEMENTS = 2 * TOGETHER  # of a work: receives on the even places, sends on the odd ones
+WARPS = 20  # number of warps of a block with 640 threads
+ELEMENTS = 2 * TOGETHER  # elements of a work: receives have even places, sends odd ones
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class _Left:
     """The rest of a message that is not in a kernel yet."""
 
     message: Message
-    chunk_bytes: int  # of its parts, NCCL's recvChunkBytesMax
+    chunk_bytes: int  # the largest part, NCCL's recvChunkBytesMax
     chunk: int = 0
 
     @property
@@ -136,7 +136,7 @@ class _ChunkWork:
 
     def __init__(self) -> None:
         self.chunks: dict[int, Transfer] = {}
-        self.next = {False: 0, True: 1}  # places, by whether it sends
+        self.next = {False: 0, True: 1}  # the next place for receives, and for sends
 
     def takes(self, transfer: Transfer) -> bool:
         """Whether the work has no chunk of the connection yet."""
@@ -169,7 +169,7 @@ class _ChunkWork:
 
 
 class _ChunkKernel:
-    """A kernel that is being filled, with room for this many works."""
+    """A kernel that is being filled, with room for ``room`` more works."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -233,7 +233,7 @@ class _ChunkPlanner:
             yield kernel.done(threads)
 
     def _sweep(self, kernel: _ChunkKernel) -> bool:
-        """Visits every peer once; returns whether the kernel is full."""
+        """Goes through every peer once; returns whether the kernel is full."""
         order, before = self.p2p_context.order, -1
         for step in self.steps:
             anew = step % TOGETHER == 0
@@ -264,11 +264,11 @@ class _ChunkPlanner:
         return self.left[key]
 
     def _part_bytes(self, size: int) -> int:
-        """The largest part of a message that is one chunk (calcP2pChunkSize)."""
+        """The size of the largest part of a message that is one chunk (calcP2pChunkSize)."""
         step, across = self.p2p_context.channels.chunk_bytes, len(self.p2p_context.order.ranks_of) > 1
         least = step // (self.data.least_part_across_nodes if across else 8)
         _, part = divided(size, self.fewest, self.most, (least, step if across else step * 32))
-        return part + least - 1 & -least  # alignUp takes it for a power of two (sic)
+        return part + least - 1 & -least  # alignUp assumes a power of two (sic)
 
     def _chunk(self, left: _Left) -> Transfer:
         message, begin = left.message, left.chunk * left.chunk_bytes
@@ -306,17 +306,17 @@ class _ChunkPlanner:
 
 
 WORK_BYTES = 48  # ncclDevWorkP2p
-FARTHEST = 63  # works that a batch reaches from its first
-PAGE_BYTES = 4096  # parts are multiples of it (ncclP2pPartBounds, src/include/device.h)
+FARTHEST = 63  # the farthest work from its first that a batch can refer to
+PAGE_BYTES = 4096  # parts are multiples of this (ncclP2pPartBounds, src/include/device.h)
 
 
 @dataclass(slots=True)
 class _Tail:
-    """A channel's last batch."""
+    """The last batch of a channel."""
 
     sweep: int
     rounds: list[int]
-    base: int  # the work that it begins at, in bytes
+    base: int  # the work at which it begins, in bytes
 
 
 @dataclass(slots=True)
@@ -342,8 +342,8 @@ def kernels_of_rounds(
 ) -> Iterator[ExchangeKernel]:
     """The kernels of the messages, of which the first may hold collectives already; in a CUDA graph if ``captured``.
 
-    ``before``: batches and bytes of works in the kernels of collectives, the last of which may have room. Errors:
-    BadInput if the works exceed their ring, or a kernel holds nothing.
+    ``before``: batches and bytes of works in the kernels of collectives, the last of which may have room. BadInput if
+    the works exceed their ring, or if a kernel has room for nothing.
     """
     *full, last = before or [(0, 0)]
     return _RoundPlanner(p2p_context, queues, Batches(p2p_context.communicator, captured), full).kernels(
@@ -479,7 +479,7 @@ class _RoundPlanner:
         )
 
     def _count(self, size: int, step: int) -> int:
-        """Number of channels of a message."""
+        """The number of channels of a message."""
         if size == 0:
             return 1
         across = len(self.p2p_context.order.ranks_of) > 1
@@ -488,7 +488,8 @@ class _RoundPlanner:
 
 
 def divided(size: int, count: int, most: int, part_bytes: tuple[int, int]) -> tuple[int, int]:
-    """Number of channels of a message, ``count`` doubled while parts are too large, and bytes of a part."""
+    """The number of channels of a message, beginning with ``count`` and doubled while the parts are too large; and the
+    bytes of a part."""
     least, largest = part_bytes
     part = max(least, int(ceil_div(size, count)))
     while part > largest and count <= most // 2:

@@ -1,4 +1,4 @@
-"""Channels and peers of sends and receives, and what they become: messages, transfers, and works of kernels.
+"""Channels and peers of sends and receives, and their messages, transfers and works in kernels.
 
 Source: ncclTopoComputeP2pChannels, src/graph/paths.cc; computeBuffSizes, src/init.cc, v2.28.9-1.
 """
@@ -34,18 +34,19 @@ class PeerChannels:
 
     channels: int
     per_peer: int
-    chunk_bytes: int  # of Simple
-    ll_chunk_bytes: int  # of the buffer, in which half of LL is flags
+    chunk_bytes: int  # chunk of Simple
+    ll_chunk_bytes: int  # chunk of LL in the buffer, of which half is flags
     ll_threshold_bytes: int
-    forced_chunk_bytes: int  # NCCL_CHUNK_SIZE; 0: none
+    forced_chunk_bytes: int  # NCCL_CHUNK_SIZE; 0 if not set
     ll_over_network: bool
 
 
 def peer_channels(communicator: Comm, links: Sequence[PeerLinks], shared: PeerChannels | None = None) -> PeerChannels:
-    """Point-to-point channels of a communicator; ``links``: of rank 0's kind of node, then of the others.
+    """The point-to-point channels of a communicator. ``links`` are those of rank 0's kind of node, then those of the
+    other kinds.
 
-    ``shared``: the channels of the communicator whose resources it shares. ``NCCL_CHUNK_SIZE`` and the buffer sizes act
-    as in NCCL. BadInput for sizes with which NCCL divides by zero or never ends.
+    ``shared`` are the channels of the communicator whose resources this one shares. ``NCCL_CHUNK_SIZE`` and the buffer
+    sizes act as in NCCL. BadInput for sizes with which NCCL divides by zero or never ends.
     """
     number, data = communicator.environment.number, communicator.release.exchange
     c_int, most = communicator.environment.c_int, communicator.release.limits.max_channels
@@ -100,7 +101,7 @@ def _most(communicator: Comm) -> int:
 
 
 def _each_peer(communicator: Comm, links: Sequence[PeerLinks], first: int) -> Iterator[int]:
-    """Channels per peer that the links between these nodes' GPUs, and their adapters, allow."""
+    """The number of channels per peer that the links between the GPUs of these nodes, and their adapters, allow."""
     for node in links:
         if node.local_channels is not None:
             yield node.local_channels
@@ -151,7 +152,7 @@ def _chunk_bytes(communicator: Comm, own: PeerLinks) -> int:
 
 
 def _forced_chunk_bytes(communicator: Comm) -> int:
-    """NCCL_CHUNK_SIZE; 0 if unset."""
+    """The value of NCCL_CHUNK_SIZE; 0 if it is not set."""
     if not (forced := communicator.environment.number("NCCL_CHUNK_SIZE", 0)):
         return 0
     return _checked(forced, "NCCL_CHUNK_SIZE")
@@ -184,7 +185,7 @@ class PeerOrder:
 
     @cached_property
     def _rounds(self) -> tuple[Ranks, Ranks]:
-        """Ranks to send to and ranks to receive from, [round] each."""
+        """The rank to send to and the rank to receive from in each round, [round] each."""
         match self.communicator.release.exchange.order:
             case "nodes_up_and_down":
                 return self._up_and_down()
@@ -194,24 +195,24 @@ class PeerOrder:
                 return self._of_groups()
 
     def pair(self, number: int) -> Pair:
-        """Ranks to send to and to receive from in a round; None for no rank."""
+        """The rank to send to and the rank to receive from in a round; None if there is none."""
         to, whence = (int(ranks[number]) for ranks in self._rounds)
         return None if to == NOBODY else to, None if whence == NOBODY else whence
 
     def rounds_with(self, to: Iterable[int], whence: Iterable[int]) -> list[int]:
-        """The rounds, in their order, that send to one of ``to`` or receive from one of ``whence``."""
+        """The rounds, in order, that send to one of ``to`` or receive from one of ``whence``."""
         found: list[int] = np.flatnonzero(self._among(0, to) | self._among(1, whence)).tolist()
         return found
 
     def _among(self, side: int, ranks: Iterable[int]) -> NDArray[np.bool_]:
-        wanted = np.zeros(self.communicator.ranks + 1, np.bool_)  # the last for nobody
+        wanted = np.zeros(self.communicator.ranks + 1, np.bool_)  # the last element stands for no rank
         wanted[list(ranks)] = True
         wanted[NOBODY] = False
         return wanted[self._rounds[side]]
 
     @cached_property
     def group_ranks(self) -> int:
-        """Number of ranks that are a group (NCCL's p2pSchedGroupSize), which is a node's ranks in some releases.
+        """The number of ranks in a group (NCCL's p2pSchedGroupSize); in some releases these are the ranks of a node.
 
         BadInput for a size below 1.
         """
@@ -248,7 +249,7 @@ class PeerOrder:
 
     @cached_property
     def _places(self) -> tuple[Ranks, Ranks]:
-        """Node and place of each rank."""
+        """The node of each rank, and the rank's place there."""
         sizes = np.array(self._sizes)
         nodes, places = np.empty_like(self._all), np.empty_like(self._all)
         nodes[self._all] = np.repeat(np.arange(len(sizes)), sizes)
@@ -256,7 +257,7 @@ class PeerOrder:
         return nodes, places
 
     def _up_and_down(self) -> tuple[Ranks, Ranks]:
-        """Order by node: those d, -d, n/2 - d and d - n/2 away, for growing d.
+        """The order by nodes: those at the distances d, -d, n/2 - d and d - n/2, for growing d.
 
         Source: initTransportsRank, src/init.cc, v2.18.1-1.
         """
@@ -272,7 +273,7 @@ class PeerOrder:
         return _both(table, (node, own), away, np.arange(steps))
 
     def _growing_steps(self) -> tuple[Ranks, Ranks]:
-        """Order by node, then by rank; by rank only if nodes differ in size.
+        """The order by nodes, then by ranks; by ranks only if nodes differ in size.
 
         Source: initTransportsRank, src/init.cc, v2.22.3-1.
         """
@@ -283,7 +284,8 @@ class PeerOrder:
         return _both(table, self.place(self.rank), growing(len(table)), growing(table.shape[1]))
 
     def _of_groups(self) -> tuple[Ranks, Ranks]:
-        """Order by group, and one rank after the other within it. Source: ncclP2pSchedule, src/init.cc, v2.28.9-1."""
+        """The order by groups, and within a group one rank after the other. Source: ncclP2pSchedule, src/init.cc,
+        v2.28.9-1."""
         table = self._all.reshape(-1, self.group_ranks)
         ((group, place),) = np.argwhere(table == self.rank).tolist()
         return _both(table, (group, place), growing(len(table)), np.arange(self.group_ranks))
@@ -307,7 +309,7 @@ def growing(count: int) -> Ranks:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One send or receive of a rank; ``offset_bytes`` is where its buffer begins, on which no choice depends."""
+    """One send or receive of a rank; ``offset_bytes`` is where its buffer begins. No choice depends on it."""
 
     peer: int
     bytes: int
@@ -358,7 +360,7 @@ class P2pWork:
 
 @dataclass(frozen=True, slots=True)
 class WorkElement:
-    """A chunk's place among the 16 of a work, up to 2.21, and the warps that do it."""
+    """The place of a chunk among the 16 of a work, up to 2.21, and the warps that send or receive it."""
 
     place: int
     transfer: Transfer
@@ -371,7 +373,7 @@ class WorkElement:
 class ExchangeKernel:
     """One launch of sends and receives.
 
-    ``batches`` lists, for each channel in the order of its block, what is done together: works by their index in
+    ``batches`` lists, for each channel in the order of its block, what runs together: works by their index in
     ``works``, or the elements of a work.
     """
 
@@ -381,7 +383,7 @@ class ExchangeKernel:
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """The channels, ascending; each has one block."""
+        """The channels in ascending order; each has one block."""
         return tuple(sorted(self.batches))
 
     @property
@@ -393,7 +395,7 @@ class ExchangeKernel:
         yield from ((item.transfer, None) for item in elements if isinstance(item, WorkElement))
 
 
-# What the plan of sends and receives depends on, beside the messages.
+# What the plan of sends and receives depends on, apart from the messages.
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,12 +405,14 @@ class P2pContext:
     communicator: Comm
     channels: PeerChannels
     order: PeerOrder
-    joined_by_network: frozenset[tuple[int, int]]  # pairs of ranks of the own node, by their place among them
-    beyond_nodes: frozenset[int]  # ranks of other nodes that shared memory or NVLink joins to the own one
-    rings: Callable[[], Sequence[Sequence[int]]]  # by channel the ranks of the ring, from the own one on
+    # Pairs of ranks of the own node that only the network joins, by their place on the node
+    joined_by_network: frozenset[tuple[int, int]]
+    beyond_nodes: frozenset[int]  # ranks of other nodes that shared memory or NVLink joins to the own rank
+    rings: Callable[[], Sequence[Sequence[int]]]  # for each channel, the ranks of the ring, beginning with the own rank
 
     def by_network(self, peer: int) -> bool:
-        """Whether only the network joins ``peer``: on most other nodes, or on a socket with adapters of its own."""
+        """Whether only the network joins ``peer``: this is so on most other nodes, and on a socket that has its own
+        adapters."""
         (own, place), (other, other_place) = (self.order.place(rank) for rank in (self.order.rank, peer))
         if own == other:
             return (place, other_place) in self.joined_by_network
@@ -432,7 +436,7 @@ class Queues:
         return self._count > 0
 
     def peers(self, sends: bool) -> list[int]:
-        """The ranks that messages go to, or come from."""
+        """The ranks to which messages go, or from which they come."""
         return [peer for (peer, sent), waiting in self._waiting.items() if sent is sends and waiting]
 
     def first(self, to: int | None, whence: int | None) -> tuple[Message | None, Message | None]:
@@ -445,7 +449,7 @@ class Queues:
         return waiting[0]
 
     def take(self, *messages: Message | None) -> None:
-        """Removes the messages at the front of the queues."""
+        """Removes the first messages of the queues."""
         for message in messages:
             if message is not None:
                 self._waiting[message.peer, message.sends].popleft()

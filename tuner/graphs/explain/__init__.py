@@ -1,4 +1,4 @@
-"""Reasons why a graph has these channels and this bandwidth, and what would improve it."""
+"""Explains why a graph has its channels and its bandwidth, and what would improve it."""
 
 from tuner.graphs.explain.explanation import explain
 from tuner.graphs.explain.records import GraphExplanation

@@ -1,4 +1,4 @@
-"""Explains one graph: why it has no further channel, why its channels are not faster, and other reasons."""
+"""Explains one graph: why it has no further channel, why its channels are not faster, and what else shaped it."""
 
 import json
 from collections import Counter
@@ -37,7 +37,7 @@ ROUNDING_GBS = 0.002
 
 
 class Reasons:
-    """The reasons that a graph's searches show."""
+    """The reasons for one graph that its searches show."""
 
     def __init__(self, found: SearchRun) -> None:
         self.found, self.trial = found, found.trial
@@ -48,7 +48,7 @@ class Reasons:
         self.several = found.system.several_nodes
 
     def one_more(self) -> Reason | None:
-        """The reason why the search found no further channel like the others; None if there is none."""
+        """Why the search found no further channel like the others; None if there is no such reason."""
         if self.last is None:
             return None
         channels, per_gbs = self.last.best.channels, self.last.best.bw_inter
@@ -70,7 +70,7 @@ class Reasons:
         return None
 
     def faster(self) -> Reason | None:
-        """The reason why the channels do not have more bandwidth; None if there is none."""
+        """Why the channels do not have more bandwidth; None if there is no such reason."""
         trial, bounds, system = self.trial, self.found.loop.bounds, self.found.system
         if trial.channels == 0:
             return None
@@ -109,7 +109,7 @@ class Reasons:
         return None
 
     def others(self) -> Iterator[Reason]:
-        """The remaining reasons for the graph."""
+        """The other reasons for the graph."""
         trial, last, graph = self.trial, self.last, self.found.graph
         if trial.channels == 1 and trial.bw_intra == FALLBACK_GBS and last is None:
             says = "No search found a channel; NCCL then lays one through the GPUs in their order, for 0.1 GB/s."
@@ -142,7 +142,7 @@ class Reasons:
         return bool(f32(best.channels) * f32(best.bw_inter) >= f32(self.found.system.total_gbs))
 
     def _next_faster(self) -> Attempt | None:
-        """The slowest of the searches that asked for more bandwidth than was found, and found nothing better."""
+        """The slowest of the searches that asked for more bandwidth than was found, and that found nothing better."""
         trial, vain = self.trial, [each for each in self.found.attempts if not (each.known or each.found)]
         inter = [each for each in vain if self.several and each.asked.bw_inter > trial.bw_inter]
         faster = inter or [
@@ -155,7 +155,7 @@ class Reasons:
         return min(reversed(faster), key=lambda each: (each.asked.bw_inter, each.asked.bw_intra), default=None)
 
     def _refused(self, attempt: Attempt, channels: int) -> Reason | None:
-        """The link that refused most often while this many channels were laid."""
+        """The reason from the link that most often refused a channel while this many channels were laid."""
         refusals = Counter({at: times for at, times in attempt.rejections.links.items() if at.channels == channels})
         if not refusals:
             return None
@@ -170,7 +170,7 @@ class Reasons:
         return Reason("link", says, (between(owner, link),))
 
     def _narrowest(self) -> tuple[SystemDevice, Link] | None:
-        """The narrowest link of the best path from a GPU."""
+        """The narrowest link on the best path from a GPU."""
         system = self.found.system
         kind = DeviceKind.NET if self.several else (DeviceKind.DEV if system.nodes[DeviceKind.DEV] else DeviceKind.GPU)
         paths = [
@@ -181,13 +181,13 @@ class Reasons:
         return (self.owner(narrow[0]), narrow[0]) if narrow else None
 
     def owner(self, link: Link) -> SystemDevice:
-        """The device from which a link goes."""
+        """The device at which a link starts."""
         return self.owners[id(link)]
 
 
 def explain(request: SearchRequest, nccl: str, graph: str, with_lifts: bool = True) -> GraphExplanation:
-    """Explains a graph by the searches that NCCL release ``nccl`` makes for it; with ``with_lifts``, also by the
-    changes that let it find more.
+    """Explains a graph by the searches that NCCL release ``nccl`` makes for it, and with ``with_lifts`` also by the
+    changes that let NCCL find more.
 
     BadInput if NCCL does not search that graph or refuses the request, BadTopology if the topology is invalid.
     """
@@ -262,13 +262,13 @@ def _outcome(attempt: Attempt) -> str:
     return f"{found}, out of tries" if attempt.left == 0 else found
 
 
-# The machine as NCCL knows it, with what the channels take of every link: what a picture of it is drawn from.
+# The machine as NCCL sees it, with the bandwidth that channels take from every link, for drawing a picture.
 
 DOWN = ("PIX", "C2C", "NET")
 
 
 def devices(system: System) -> Iterator[MachineDevice]:
-    """Every device with the switch or CPU above it; a GPU is one device, however many ranks use it."""
+    """Every device with the switch or CPU above it. A GPU is one device, even if several ranks use it."""
     seen = set[str]()
     for cpu in system.cpus:
         yield from _below(cpu, None, seen)
@@ -296,8 +296,8 @@ def _device(node: SystemDevice, above: SystemDevice | None) -> MachineDevice:
 
 
 def links(limits: BandwidthLimits, causes: Sequence[Limit]) -> Iterator[LoadedLink]:
-    """Every link between two devices, in both directions. Links of the same class as a limiting link count as limiting,
-    too."""
+    """Every link between two devices, in both directions. A link counts as limiting if it belongs to the same class as
+    a limiting link."""
     names = [between(limits.owner(number), link) for number, link in enumerate(limits.links)]
     limiting = {link for cause in causes for link in cause.links}
     classes = {each for each, link in zip(limits.classes, names, strict=True) if link in limiting}
@@ -319,11 +319,12 @@ def links(limits: BandwidthLimits, causes: Sequence[Limit]) -> Iterator[LoadedLi
         )
 
 
-KEPT = 32  # searches; one graph's explanation makes about 15
+KEPT = 32  # searches that are kept; the explanation of one graph makes about 15
 
 
 class RelaxedSearch:
-    """The graphs of one request, each searched when first asked for, and kept on disk under ``key`` if there is one."""
+    """The graphs of one changed request. Each is searched when it is first asked for, and kept on disk under ``key`` if
+    there is one."""
 
     def __init__(self, request: SearchRequest, nccl: Release, freed: Relaxation, key: str | None = None) -> None:
         self._asked = request, nccl, freed
@@ -377,7 +378,7 @@ class _Key:
 
     @property
     def on_disk(self) -> str:
-        """The key under which the graph's numbers are kept on disk."""
+        """The key under which the graph's numbers are stored on disk."""
         links, *others = (getattr(self.freed, each.name) for each in fields(self.freed))
         freed = json.dumps([sorted(map(to_json, links)), *others])
         return cached.key_of("numbers", self.text, cached.rules_of(self.nccl), freed)

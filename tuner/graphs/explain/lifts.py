@@ -1,6 +1,6 @@
 """Finds what limits a graph, and which changes of the machine or of variables lift the limits, by searching again.
 
-Links without room for one more channel, and each rule that stopped the search, are lifted one by one. Where no single
+Each link without room for one more channel, and each rule that stopped the search, is lifted one by one. If no single
 one helps, all are lifted together, and those that turn out not to matter are restored.
 """
 
@@ -27,13 +27,14 @@ from tuner.machine.topology.edit_devices import PCIE_LANES, PCIE_SPEEDS, in_orde
 
 MOST_CLASSES = 4
 MORE_TRIES = 4
-NEW_STEP = 1.01  # by so much a bandwidth has to differ from those that NCCL tries
-MORE = 1.001  # rounding is no more
+NEW_STEP = 1.01  # the factor by which a bandwidth has to differ from those that NCCL tries
+MORE = 1.001  # a smaller factor is only rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A possible limit: a class of equal links, or a rule of the search, and how to free a search from it."""
+    """Something that may limit a graph: a class of equal links, or a rule of the search, and how to search without
+    it."""
 
     kind: str
     freed: Relaxation
@@ -41,14 +42,14 @@ class Factor:
 
 
 def is_more(found: Found, before: Found) -> bool:
-    """Whether all channels together have more bandwidth; the smaller one of those within a node and between nodes
-    counts."""
+    """Whether all channels together have more bandwidth, judged by the smaller of the bandwidths within a node and
+    between nodes."""
     own, other = (sorted((each.total_intra_gbs, each.total_inter_gbs)) for each in (found, before))
     return own[0] > other[0] * MORE or (own[0] * MORE > other[0] and own[1] > other[1] * MORE)
 
 
 class BandwidthLimits:
-    """The limits of one graph; ``again`` searches it without some of them."""
+    """Finds what limits one graph; ``again`` searches the graph without some of the possible limits."""
 
     def __init__(self, found: SearchRun, loads: Loads, again: Callable[[Relaxation], Found]) -> None:
         self.found, self.loads, self.again = found, loads, again
@@ -61,12 +62,12 @@ class BandwidthLimits:
         ]
 
     def owner(self, number: int) -> SystemDevice:
-        """The device from which a link goes."""
+        """The device at which a link starts."""
         return self.owners[id(self.links[number])]
 
     def all(self) -> tuple[Limit, ...]:
-        """Every factor that limits the graph by itself; if there is none, the fewest that limit it together; empty if
-        nothing helps."""
+        """Every factor that limits the graph by itself. If there is none, the smallest set that limits it together;
+        empty if nothing helps."""
         way, others = self._tight()
         links = [Factor(KINDS[each.kind], Relaxation(links=frozenset({each})), each) for each in (*way, *others)]
         rules = list(self._rules([*way, *others]))
@@ -80,7 +81,7 @@ class BandwidthLimits:
         return tuple(limit for limit in limits if limit is not None)
 
     def _limit(self, factors: Sequence[Factor]) -> Limit | None:
-        """The fewest of these factors that limit the graph together; None if even all of them do not."""
+        """The smallest set of these factors that limits the graph together; None if even all of them do not."""
         then = self._without(factors)
         if then is None:
             return None
@@ -94,7 +95,7 @@ class BandwidthLimits:
         return Limit(tuple(factor.kind for factor in factors), " ".join(map(self._says, factors)), links, then)
 
     def _without(self, factors: Sequence[Factor]) -> Found | None:
-        """The channels found when these factors are lifted; None if there are not more than before."""
+        """The channels found when these factors are lifted; None if these are no more than before."""
         then = self.again(reduce(both, (factor.freed for factor in factors))) if factors else self.before
         return then if is_more(then, self.before) else None
 
@@ -111,12 +112,12 @@ class BandwidthLimits:
         return of_link((self.owner(number), self.links[number]), factor.links.gbs, len(ends), carried)
 
     def fullest(self, of: LinkClass) -> int:
-        """The number of the link in a class that carries the most."""
+        """The number of that link of a class that carries the most."""
         numbers = [number for number, each in enumerate(self.classes) if each == of]
         return max(numbers, key=lambda number: sum(self.loads.get(number, {}).values()))
 
     def _rules(self, tight: Sequence[LinkClass]) -> Iterator[Factor]:
-        """Rules that may limit the graph, judged by how the searches for it went."""
+        """The rules that may limit the graph, according to how its searches went."""
         trial, bounds, attempts = self.found.trial, self.found.loop.bounds, self.found.attempts
         if steps := self._steps(tight):
             yield Factor("steps", Relaxation(steps_gbs=steps))
@@ -133,7 +134,7 @@ class BandwidthLimits:
     def _tight(self) -> tuple[list[LinkClass], list[LinkClass]]:
         """Links without room for one more channel: the PCI and network links on the way to the network, and all others.
 
-        The others include the links that refused a channel when the most channels had been laid.
+        These include the links that refused a channel when the most channels had been laid.
         """
         trial, way, others = self.found.trial, Counter[LinkClass](), Counter[LinkClass]()
         for place, channels in self.loads.items():
@@ -152,7 +153,8 @@ class BandwidthLimits:
         return next(found), next(found)[:MOST_CLASSES]
 
     def _steps(self, tight: Sequence[LinkClass]) -> tuple[float, ...]:
-        """Channel bandwidths that NCCL does not try, at which the same number of channels would fill a link."""
+        """The channel bandwidths, not among those that NCCL tries, with which the same number of channels would fill a
+        link."""
         trial, tried = self.found.trial, self.found.loop.bounds.steps
         shares = set[float]()
         for each in tight:
@@ -163,7 +165,7 @@ class BandwidthLimits:
         return tuple(sorted(gbs for gbs in new if not any(gbs / NEW_STEP < step < gbs * NEW_STEP for step in tried)))
 
 
-# Whether a search ended because NCCL allows only so many tries.
+# Whether a search ended because NCCL limits the number of tries.
 
 MOST_SEARCHES = 6
 
@@ -186,7 +188,7 @@ def all_ran_out(found: SearchRun) -> bool:
 
 
 def more_tries_help(found: SearchRun, factor: int) -> bool:
-    """Whether a search that ran out of tries finds something better with several times as many."""
+    """Whether a search that ran out of tries finds something better if it gets several times as many."""
     if all_ran_out(found):
         return True
     out = [attempt for attempt in found.attempts if ran_out(attempt)]
@@ -203,14 +205,14 @@ def more_tries_help(found: SearchRun, factor: int) -> bool:
 
 
 GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4, "32": 5, "32.0": 5, "64.0": 6}
-UNKNOWN_GENERATION = 3  # what NCCL takes a link for whose speed it does not know
+UNKNOWN_GENERATION = 3  # what NCCL assumes for a link whose speed it does not know
 FULL_WIDTH = PCIE_LANES[-1]
-NO_SPEED_MBPS = 10000  # what NCCL takes an adapter for that says no speed
-PLAIN_NAME = expression(r"[\w.:+-]+")  # one that a change can name
+NO_SPEED_MBPS = 10000  # what NCCL assumes for an adapter that reports no speed
+PLAIN_NAME = expression(r"[\w.:+-]+")  # a name by which a change can refer to a device
 
 
 def twice_the_speed(topology: str) -> str | None:
-    """The change ``nic-gbps``: network ports with twice the speed."""
+    """The change ``nic-gbps`` that doubles the speed of network ports."""
     nets = {number(net, "dev"): net for net in ET.fromstring(topology).iter("net")}
     speeds = {dev: 2 * (max(number(net, "speed"), 0) or NO_SPEED_MBPS) for dev, net in nets.items()}
     if not speeds:
@@ -226,7 +228,7 @@ def _gbps(mbps: int) -> str:
 
 
 def more_nvlinks(topology: str) -> str | None:
-    """The change ``nvlinks``: twice as many at each GPU, or as many as that GPU can have."""
+    """The change ``nvlinks`` that doubles each GPU's NVLinks, or gives it the most that such a GPU can have."""
     gpus = [gpu for gpu in ET.fromstring(topology).iter("gpu") if gpu.find("nvlink") is not None]
     have = max((sum(number(link, "count") for link in gpu.findall("nvlink")) for gpu in gpus), default=0)
     most = min((most_nvlinks(number(gpu, "sm")) for gpu in gpus), default=0)
@@ -245,13 +247,14 @@ def _possible(topology: str, edits: Mapping[str, str]) -> bool:
 
 
 def gpu_direct(topology: str) -> str:
-    """The change ``gpudirect``: on for every adapter and every GPU for which it is off."""
+    """The change ``gpudirect`` that turns GPUDirect RDMA on for every adapter and GPU for which it is off."""
     gpus = in_order(ET.fromstring(topology).iter("gpu"))
     return ",".join(["on", *(f"on@gpu:{number(gpu, 'dev')}" for gpu in gpus if number(gpu, "gdr") == 0)])
 
 
 def faster_pcie(found: SearchRun, classes: frozenset[LinkClass]) -> str | None:
-    """The change ``pcie``: more lanes for links of these classes that lack some, or else the next generation."""
+    """The change ``pcie``: full lanes for those links of these classes that lack some, or else the next PCIe
+    generation."""
     root, pairs = ET.fromstring(found.request.topology), _pairs(found, classes)
     links = list(_links(root, found))
     faster = {
@@ -267,7 +270,7 @@ def faster_pcie(found: SearchRun, classes: frozenset[LinkClass]) -> str | None:
 
 
 def _faster_link(element: ET.Element) -> str | None:
-    """Name of the next faster PCIe link; None for the fastest one that NCCL knows."""
+    """The name of the next faster PCIe link; None for the fastest one that NCCL knows."""
     speed = element.get("link_speed", "").split(" ")[0]
     generation = GENERATIONS.get(speed, UNKNOWN_GENERATION)
     width = int(element.get("link_width") or FULL_WIDTH) or FULL_WIDTH
@@ -277,7 +280,7 @@ def _faster_link(element: ET.Element) -> str | None:
 
 
 def _name(element: ET.Element) -> str:
-    """A device as a change names it: GPUs and adapters by name, else by the bus id."""
+    """A device's name in a change: GPUs and adapters by their names, others by the bus id."""
     if (gpu := element.find("gpu")) is not None:
         return f"gpu:{number(gpu, 'dev')}"
     if (net := element.find("nic/net")) is not None and PLAIN_NAME.fullmatch(net.get("name", "")):
@@ -286,7 +289,7 @@ def _name(element: ET.Element) -> str:
 
 
 def _pairs(found: SearchRun, classes: frozenset[LinkClass]) -> set[frozenset[int | str]]:
-    """The ends of the links of these classes: bus ids as numbers, CPUs by NUMA node."""
+    """The two ends of the links of these classes: bus ids as numbers, CPUs by NUMA node."""
     load = found.loop.channels.load
     owners = {id(link): node for node in found.system.everything() for link in node.links}
     bare = zip(load.links, found.bare_gbs, strict=True)
@@ -299,7 +302,8 @@ def _key(node: SystemDevice) -> int | str:
 
 
 def _links(root: ET.Element, found: SearchRun) -> Iterator[tuple[ET.Element, int | str]]:
-    """Every <pci>, with the next device above it that is still in the system (flattened switches are not)."""
+    """Every link of a <pci>: to the next device above it that is still in the system graph (flattened switches are
+    not)."""
     there = {
         node.id
         for kind in (DeviceKind.PCI, DeviceKind.GPU, DeviceKind.NIC, DeviceKind.DEV)
@@ -317,7 +321,7 @@ def _links(root: ET.Element, found: SearchRun) -> Iterator[tuple[ET.Element, int
 
 
 def places_of_adapters(topology: str) -> dict[str, list[str]]:
-    """Places of the adapters that are PCI devices, by ``dev``, as ``add-nic`` takes them, with their bus ids."""
+    """The places of the adapters that are PCI devices, in the form of ``add-nic``, by ``dev``, with their bus ids."""
     root = ET.fromstring(topology)
     parents = {child: parent for parent in root.iter() for child in parent}
     places: dict[str, list[str]] = {}
@@ -333,7 +337,7 @@ def places_of_adapters(topology: str) -> dict[str, list[str]]:
 
 
 def more_adapters(topology: str, places: Mapping[str, list[str]]) -> str:
-    """The change ``add-nic``: doubles the adapters at each place."""
+    """The change ``add-nic`` that doubles the adapters at each place."""
     names = {net.get("name") for net in ET.fromstring(topology).iter("net")}
     count = sum(map(len, places.values()))
     new = iter([name for at in range(count + len(names)) if (name := f"new{at}") not in names])
@@ -342,15 +346,15 @@ def more_adapters(topology: str, places: Mapping[str, list[str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Idea:
-    """A change that may help, in words and as the changes that ``diff`` takes: named edits, or variables."""
+    """A change that may help, in words and in the form of ``diff``: named edits, or variables."""
 
     change: str
-    edits: Mapping[str, str] = field(default_factory=dict)  # in the words of tuner.machine.topology.edit
-    environment: Mapping[str, str | None] = field(default_factory=dict)  # None: not set
+    edits: Mapping[str, str] = field(default_factory=dict)  # the edits as tuner.machine.topology.edit names them
+    environment: Mapping[str, str | None] = field(default_factory=dict)  # None: the variable is not set
 
     @property
     def assignments(self) -> tuple[str, ...]:
-        """The changes as KEY=VALUE, in the form of ``--change``."""
+        """The changes as KEY=VALUE, in the form of the option ``change``."""
         hardware = (f"{key}={value}" for key, value in self.edits.items())
         variables = (
             f"unset={name}" if value is None else f"{name}={value}" for name, value in self.environment.items()
@@ -361,7 +365,7 @@ class Idea:
 def lifts(
     limits: BandwidthLimits, causes: Sequence[Limit], reasons: Sequence[Reason], again: Callable[[SearchRequest], Found]
 ) -> list[Lift]:
-    """Every idea with what the search finds after that change, helpful ones first. Ideas that NCCL refuses are left
+    """Every idea with what the search finds after its change, helpful ones first. Ideas that NCCL refuses are left
     out."""
     found, tried = limits.found, list[Lift]()
     for idea in _ideas(limits, causes, {reason.kind for reason in reasons}):
@@ -394,7 +398,7 @@ def _ideas(limits: BandwidthLimits, causes: Sequence[Limit], kinds: set[str]) ->
     found = limits.found
     yield from _variables(found, kinds)
     if found.request.others:
-        return  # whose hosts differ: a change of hardware is of all of them
+        return  # if hosts differ, no idea changes hardware, because such a change applies to all hosts
     system = found.system
     direct = [gpu.gpu_direct for gpu in system.gpus] + [net.gpu_direct for net in system.nets]
     if "gpu_direct" in kinds and not all(direct):
@@ -425,7 +429,7 @@ def _variables(found: SearchRun, kinds: set[str]) -> Iterator[Idea]:
 
 
 def _hardware(limits: BandwidthLimits, cause: Limit) -> Iterator[Idea]:
-    """Ideas that make the limiting links faster, and ideas that add adapters if the limit lies there."""
+    """Ideas that make the limiting links faster and, if adapters are the limit, ideas that add adapters."""
     found = limits.found
     numbers = {between(limits.owner(number), link): number for number, link in enumerate(limits.links)}
     classes = [limits.classes[numbers[link]] for link in cause.links]
@@ -464,7 +468,7 @@ def _place(of: LinkClass) -> str:
 
 
 def _adapters(found: SearchRun, rest: Idea | None) -> Iterator[Idea]:
-    """Ideas that add one adapter, or one beside each adapter; combined with ``rest`` if that would be the next
+    """Ideas that add one adapter, or one beside each adapter; combined with ``rest``, if ``rest`` would be the next
     limit."""
     topology, used = found.request.topology, {net.pci.lower() for net in found.system.nets if net.pci}
     placed = {place: buses for place, buses in places_of_adapters(topology).items() if used & set(buses)}

@@ -1,4 +1,4 @@
-"""Names links for people: by NCCL's names of the devices at both ends, and by the kind of link between them."""
+"""Names links for people: by NCCL's names for the devices at both ends, and by the kind of link between them."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -6,8 +6,8 @@ from typing import NamedTuple
 from tuner.graphs.build import RANK_OF_GPU_BIT
 from tuner.graphs.system import HOST_BIT, AdapterDevice, DeviceKind, GpuDevice, Link, SystemDevice
 
-OF_HOST = (1 << HOST_BIT) - 1  # of an id: without the host
-OF_BUS = (1 << RANK_OF_GPU_BIT) - 1  # without the rank either
+OF_HOST = (1 << HOST_BIT) - 1  # the bits of an id without the host
+OF_BUS = (1 << RANK_OF_GPU_BIT) - 1  # the bits of an id without the host and the rank
 KINDS = {"PIX": "pcie", "NVL": "nvlink", "C2C": "c2c", "SYS": "sockets", "NET": "adapter", "LOC": "local"}
 WORDS = {
     "PIX": "PCIe link",
@@ -20,7 +20,8 @@ WORDS = {
 
 
 class LinkClass(NamedTuple):
-    """A class of equal links in both directions: the sorted kinds of both ends, the kind of link, its bandwidth."""
+    """A class of equal links, in both directions: the sorted kinds of both ends, the kind of link, and its
+    bandwidth."""
 
     ends: tuple[DeviceKind, DeviceKind]
     kind: str
@@ -28,14 +29,14 @@ class LinkClass(NamedTuple):
 
 
 def class_of(owner: SystemDevice, link: Link, gbs: float | None = None) -> LinkClass:
-    """The class of a device's link, with the bandwidth that it has when unused."""
+    """The class of a link of a device, with the link's bandwidth when nothing uses it."""
     first, second = sorted((owner.kind, link.to.kind), key=lambda kind: kind.value)
     return LinkClass((first, second), link.kind, link.gbs if gbs is None else gbs)
 
 
 def name(node: SystemDevice) -> str:
-    """A device's name: its number, or its bus id if it has none; in an NVLink domain with its host, unless that is the
-    first."""
+    """The name of a device: its number, or its bus id if it has no number. In an NVLink domain the host is added,
+    unless it is the first."""
     if node.kind is DeviceKind.NVS:
         return "NVSwitch"
     number = _number(node)
@@ -43,7 +44,7 @@ def name(node: SystemDevice) -> str:
 
 
 def called(node: SystemDevice) -> str:
-    """What the kind of link is called in a sentence."""
+    """The words for a device of this kind in a sentence."""
     if node.kind is DeviceKind.NVS:
         return "the NVSwitch"
     number = _number(node)
@@ -62,11 +63,11 @@ def place(node: SystemDevice) -> str:
 def _kind(node: SystemDevice) -> DeviceKind:
     return (
         DeviceKind.GPU if isinstance(node, GpuDevice) else node.kind
-    )  # also where NCCL keeps a GPU and its rank apart
+    )  # these also apply if the release keeps a GPU and its rank apart
 
 
 def _number(node: SystemDevice) -> int | None:
-    """NCCL's number of a GPU, an adapter or a CPU on its host."""
+    """The number that NCCL gives a GPU, an adapter or a CPU on its host."""
     if isinstance(node, GpuDevice):
         return node.dev
     if isinstance(node, AdapterDevice):
@@ -79,19 +80,19 @@ def _numbered(node: SystemDevice, number: int | None) -> str:
 
 
 def bus_id(number: int) -> str:
-    """The bus id, such as 0000:1b:00.0, in a device's id."""
+    """The bus id in a device's id, such as 0000:1b:00.0."""
     number &= OF_BUS
     domain, bus, device, function = number >> 20, number >> 12 & 0xFF, number >> 4 & 0xFF, number & 0xF
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
 def between(owner: SystemDevice, link: Link) -> str:
-    """A link's name made of its devices, such as ``gpu:3 -> pci 0000:1b:00.0``."""
+    """The name of a link, made of its two devices, such as ``gpu:3 -> pci 0000:1b:00.0``."""
     return f"{name(owner)} -> {name(link.to)}"
 
 
 def phrase(owner: SystemDevice, link: Link) -> str:
-    """The two ends of the link, as a sentence names them."""
+    """The two ends of a link, in the words of a sentence."""
     if link.kind == "NET":
         net = owner if owner.kind is DeviceKind.NET else link.to
         return f"the network port of {called(net)}"
@@ -99,11 +100,11 @@ def phrase(owner: SystemDevice, link: Link) -> str:
 
 
 def gbs(value: float) -> str:
-    """A bandwidth in GB/s, rounded to the digits that matter."""
+    """A bandwidth in GB/s, rounded to significant digits."""
     return f"{value:.4g} GB/s"
 
 
 def listed(words: Iterable[str]) -> str:
-    """The texts, joined by commas and a final "and"."""
+    """The texts, joined with commas and a final "and"."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last

@@ -1,7 +1,7 @@
-"""Runs the search for one graph and records everything that it tried, either as NCCL searches or without something that
-may limit it.
+"""Makes the searches for one graph and records what they tried, either as NCCL makes them or without something that may
+limit the graph.
 
-It also finds why a host counts as several nodes, and why traffic goes over the CPU or another GPU (PXN):
+It also finds why NCCL treats a host as several nodes, and why traffic goes over the CPU or another GPU (PXN):
 ncclTopoCheckP2p, ncclTopoCheckNet, ncclTopoCheckGdr, ncclTopoComputePaths, src/graph/paths.cc, v2.28.9-1.
 """
 
@@ -27,23 +27,23 @@ from tuner.graphs.trial import Attempt, Trial
 from tuner.release import Release
 from tuner.release.environment import Environment
 
-FIRST = "ring"  # of the graphs that are searched
+FIRST = "ring"  # the first graph that NCCL searches
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """A rule or device that a search ignores, to see whether it is the limit."""
+    """What a search ignores, to see whether it limits the graph: rules, or the bandwidth of links."""
 
-    links: frozenset[LinkClass] = frozenset()  # these have twice the bandwidth
-    steps_gbs: tuple[float, ...] = ()  # bandwidths of a channel that are tried as well
-    tries: int = 1  # so many times as many
-    any_path: bool = False  # the farthest paths may be used from the first search on
-    channels: int = 1  # so many times as many may be laid
-    count_of_ring: bool = False  # a tree may have other numbers of channels than the ring
+    links: frozenset[LinkClass] = frozenset()  # these links have twice their bandwidth
+    steps_gbs: tuple[float, ...] = ()  # further bandwidths that are tried for a channel
+    tries: int = 1  # factor for the number of tries
+    any_path: bool = False  # the farthest path types are allowed from the first search on
+    channels: int = 1  # factor for the number of channels
+    count_of_ring: bool = False  # a tree may have another number of channels than the ring
 
 
 def both(first: Relaxation, second: Relaxation) -> Relaxation:
-    """A relaxation that ignores what either of the two ignores."""
+    """A relaxation that ignores everything that one of the two ignores."""
     return Relaxation(
         links=first.links | second.links,
         steps_gbs=(*first.steps_gbs, *second.steps_gbs),
@@ -56,7 +56,7 @@ def both(first: Relaxation, second: Relaxation) -> Relaxation:
 
 @dataclass(slots=True)
 class SearchRun:
-    """Outcome of the search for one graph."""
+    """How the search for one graph went."""
 
     request: SearchRequest
     nccl: Release
@@ -67,7 +67,8 @@ class SearchRun:
     trial: Trial
     ring: Trial
     attempts: Sequence[Attempt]
-    bare_gbs: list[float] = field(default_factory=list)  # of each link, by its number, with nothing on it
+    # Bandwidth of each link when nothing uses it, by the link's number
+    bare_gbs: list[float] = field(default_factory=list)
 
 
 def summary(system: System, trial: Trial) -> Found:
@@ -78,8 +79,8 @@ def summary(system: System, trial: Trial) -> Found:
 
 
 def run(request: SearchRequest, nccl: Release, graph: str) -> SearchRun:
-    """Searches until the named graph is found. BadInput if NCCL does not search it or refuses the request, BadTopology
-    if the topology is invalid."""
+    """Makes the searches up to the named graph. BadInput if NCCL does not search that graph or refuses the request,
+    BadTopology if the topology is invalid."""
     loop, searched = begun(request, nccl, Relaxation())
     bare_gbs, names = list(loop.channels.load.left), list[str]()
     recorder = loop.channels.record() if graph == FIRST else None
@@ -96,12 +97,13 @@ def run(request: SearchRequest, nccl: Release, graph: str) -> SearchRun:
 
 
 def not_searched(graph: str, names: Sequence[str]) -> BadInput:
-    """The error for a graph that is not among those searched."""
+    """The error for a graph that NCCL does not search for this request."""
     return BadInput(f"graphs: NCCL searches no {graph} there; {one_of(names)}")
 
 
 def begun(request: SearchRequest, nccl: Release, freed: Relaxation) -> tuple[SearchLoop, Iterator[tuple[str, Trial]]]:
-    """Starts a search under a relaxation; yields each graph's name when it is found. Raises what the search raises."""
+    """Starts the searches under a relaxation, and yields each graph's name when it is found. Raises what the search
+    raises."""
     nccl = _freed(nccl, freed)
     variables = Environment(request.environment, non_numeric_is_default=nccl.environment.non_numeric_is_default)
     system = built(request, nccl)
@@ -153,12 +155,12 @@ PATHS = {
 
 
 def sentence(text: str) -> str:
-    """The text with its first letter made a capital."""
+    """The text with its first letter as a capital."""
     return text[:1].upper() + text[1:]
 
 
 def of_found(found: Found, several: bool) -> str:
-    """A phrase for a graph, such as ``2 channels of 12 GB/s (24 GB/s together)``."""
+    """A graph in words, such as ``2 channels of 12 GB/s (24 GB/s together)``."""
     intra, inter = found.bw_intra_gbs, found.bw_inter_gbs
     count = plural(found.channels, "channel")
     if not several or intra == inter:
@@ -168,14 +170,14 @@ def of_found(found: Found, several: bool) -> str:
 
 
 def of_link(ends: tuple[SystemDevice, Link], has_gbs: float, alike: int, carried: Mapping[int, float]) -> str:
-    """A phrase for a link's bandwidth, and what the channels take from it."""
+    """A sentence about a link: its bandwidth, and what the channels take from it."""
     used = f"{gbs(sum(carried.values()))} for {plural(len(carried), 'channel')}" if carried else "nothing"
     kind = "" if alike == 1 else f" (one of {alike} alike)"
     return sentence(f"{phrase(*ends)}{kind} has {gbs(has_gbs)} and carries {used}.")
 
 
 def of_rule(kind: str, found: SearchRun) -> str:
-    """The sentence about a rule of the search that limits the graph."""
+    """A sentence about a rule of the search that limits the graph."""
     trial, bounds, tries = found.trial, found.loop.bounds, found.nccl.search.tries
     if kind == "steps":
         at = next((n for n, step in enumerate(bounds.steps) if step <= trial.bw_inter), len(bounds.steps) - 1)
@@ -198,11 +200,11 @@ def of_rule(kind: str, found: SearchRun) -> str:
     )
 
 
-Loads = dict[int, dict[int, float]]  # by a link's number and the channel's; 1e9 bytes per second
+Loads = dict[int, dict[int, float]]  # bandwidth by a link's number and a channel's; 1e9 bytes per second
 
 
 def loads(found: SearchRun) -> Loads:
-    """What the channels take from each link."""
+    """The bandwidth that each channel takes from each link."""
     taken: Loads = {}
     load, system, trial = found.loop.channels.load, found.system, found.trial
     for channel in range(trial.channels):
@@ -249,7 +251,7 @@ def _to_network(found: SearchRun, trial: Trial, channel: int) -> Iterator[tuple[
 
 
 class Detours:
-    """The changes that NCCL made to paths, found by comparison with the same system before the changes."""
+    """The changes that NCCL made to paths, found by comparing the system with itself before the changes."""
 
     def __init__(self, found: SearchRun) -> None:
         self.found, variables, routing = found, found.variables, found.nccl.search.routing
@@ -277,7 +279,7 @@ class Detours:
         return source.paths[DeviceKind.GPU][self.system.number(target)]
 
     def all(self) -> Iterator[Reason]:
-        """Every reason that holds for this graph."""
+        """Every reason that applies to this graph."""
         if max(self.found.system.part_of_rank) > 0:
             yield self._parts()
         if self.apart:
@@ -324,7 +326,7 @@ class Detours:
         return self.system.nets[net], best, -type_
 
     def _over_cpus(self) -> Reason:
-        """The reason that pairs of GPUs have no peer-to-peer access, so that their traffic goes over a CPU."""
+        """The reason about pairs of GPUs without peer-to-peer access, whose traffic goes over a CPU."""
         source, target = self.apart[0]
         names, variables = self.system.types.names, self.found.variables
         pairs = len(self.system.gpus) * (len(self.system.gpus) - 1) // 2
@@ -344,7 +346,7 @@ class Detours:
         return Reason("cpu", f"{start}{why}, and their path goes {PATHS[names[type_]]} ({names[type_]}).")
 
     def _to_adapters(self) -> Iterator[Reason]:
-        """Reasons about the ways between the channels' ends and their adapters; at most one reason of each kind."""
+        """Reasons about the paths between the ends of channels and their adapters; at most one reason of each kind."""
         types, names = self.found.system.types, self.found.system.types.names
         said = set[str]()
         for gpu, net in self._used():
@@ -367,7 +369,7 @@ class Detours:
                 yield Reason(kind, says)
 
     def _used(self) -> Iterator[tuple[GpuDevice, AdapterDevice]]:
-        """The pairs of GPU and adapter between which the channels run."""
+        """The pairs of GPU and adapter between which channels run."""
         system = self.found.system
         for channel in range(self.found.trial.channels):
             for (kind, number, to_kind, to), _ in ways(self.found, channel):

@@ -1,5 +1,5 @@
-"""Listings of a node by nvidia-smi topo -m or lstopo's XML: makes a topology from them, or finds similar machines in
-the catalogue.
+"""Listings of a node's devices (``nvidia-smi topo -m``, lstopo's XML): makes a topology from them, or finds similar
+machines in the catalogue.
 """
 
 from tuner.machine.listings.complete import ListingAdditions, completed

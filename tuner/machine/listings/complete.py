@@ -1,6 +1,7 @@
-"""Turns a listing into a topology: errors name the missing facts; the GPU model and the adapters supply the rest.
+"""Turns a listing into a topology. The GPU model and the adapters supply what the listing lacks; errors name the facts
+that are still missing.
 
-Also finds the machines of the catalogue that are most similar to a node in a listing or a topology.
+The module also finds the machines of the catalogue that are most similar to the node in a listing or a topology.
 """
 
 import xml.etree.ElementTree as ET
@@ -22,14 +23,13 @@ from tuner.machine.topology.edit import change
 from tuner.machine.topology.edit_devices import PCIE_SPEEDS
 from tuner.machine.topology.xml import to_text
 
-LANES = "16"  # of a GPU's PCIe link, and of those on the way to it
+LANES = "16"  # lanes of a GPU's PCIe link, and of the links on the way to it
 
 
 @dataclass(frozen=True, slots=True)
 class ListingAdditions:
-    """What a user adds to a listing: GPU model, speed and latency of adapters, and ``cpu`` and ``pcie`` as written in a
-    change.
-    """
+    """What a user adds to a listing: the GPU model, the speed and latency of adapters, and ``cpu`` and ``pcie`` in the
+    form of changes of a topology."""
 
     gpu: str | None = None
     net_gbps: float | None = None
@@ -48,9 +48,9 @@ class Completed:
 
 @cache
 def completed(file: Path, given: ListingAdditions) -> Completed:
-    """The topology of a listing, or of a skeleton, in which fewer facts are missing.
+    """The topology made from a listing, or from a skeleton, which lacks fewer facts.
 
-    BadInput names everything that is missing in one line. BadTopology if the file is invalid.
+    BadInput, in one line, names everything that is missing. BadTopology if the file is invalid.
     """
     listing = read(file)
     if listing is None:
@@ -85,7 +85,7 @@ def _of_skeleton(file: Path, given: ListingAdditions) -> Completed:
 
 
 def _missing(listing: Listing, given: ListingAdditions) -> list[str]:
-    """The options that the user has to add, as texts."""
+    """Texts about the missing facts, each with the option that supplies it."""
     wanted = []
     if given.gpu is None:
         models = list(dict.fromkeys(name for device in listing.models for name in gpus.of_device(device)))
@@ -103,7 +103,7 @@ def _missing(listing: Listing, given: ListingAdditions) -> list[str]:
 
 
 def _add_links(root: ET.Element, listing: Listing, model: GpuModel, notes: list[str]) -> None:
-    """Adds NVLinks as the listing shows them; if it shows no NVLinks at all, as the model has them."""
+    """Adds the NVLinks that the listing shows, or those of the model if it shows no NVLinks at all."""
     if listing.nvlinks is None:
         if model.nvlinks:
             notes.append(f"NVLinks are those of {model.name}: {listing.tool} was built without NVML, or shows none")
@@ -136,16 +136,16 @@ def _alike(one: GpuModel, other: GpuModel) -> bool:
 
 
 def _switched(to_gpus: Mapping[int, int], listing: Listing, model: GpuModel) -> int | None:
-    """Number of links of a GPU to NVSwitches, None if it has no such links. Through switches, nvidia-smi shows between
-    any two GPUs all links that both have.
-    """
+    """The number of NVLinks from a GPU to NVSwitches; None if they do not lead to switches. ``to_gpus``: the links that
+    nvidia-smi shows to each other GPU; through switches these are all that both have."""
     most, every = max(to_gpus.values(), default=0), sum(to_gpus.values())
     whole = model.lead_to == "nvswitch" and most == model.nvlinks and len(to_gpus) == listing.gpus - 1
     return most if whole or every > most_nvlinks(model.compute_capability) else None
 
 
 def _add_speeds(root: ET.Element, listing: Listing, model: GpuModel, notes: list[str]) -> None:
-    """Gives the model's speed to PCIe links without a speed, and to slower links of GPUs, which were idle."""
+    """Gives PCIe links without a speed the model's speed, and also slower links of GPUs, which were slow because they
+    were idle."""
     generation, lanes = model.pcie_link
     own = PCIE_SPEEDS[generation]
     assumed, idle = 0, 0
@@ -168,9 +168,8 @@ def _add_speeds(root: ET.Element, listing: Listing, model: GpuModel, notes: list
 
 
 def ranked(node: NodeShape, trays: bool = False) -> list[Nearness]:
-    """Compares machines with a node, the most similar first. ``trays``: also NVLink domains, of which one host is
-    compared.
-    """
+    """Compares machines with a node and returns the most similar first. ``trays``: also compare one host of each NVLink
+    domain."""
     names = [name for name in catalogue.names() if trays or catalogue.load(name).trays is None]
     return sorted((compared(name, node) for name in names), key=lambda near: near.rank)
 
@@ -222,23 +221,21 @@ def _facts(machine: NodeShape, node: NodeShape) -> Iterator[ComparedFact]:
 
 
 def _models_in_words(devices: Sequence[str]) -> str:
-    """Text with the models of these device ids, each in one form; the ids if no model is known."""
+    """A text with the models that have these device ids, each in one form factor; the ids if no model is known."""
     models = list(dict.fromkeys(name for device in devices for name in gpus.of_device(device)))
     models = [name for name in models if not any(name.startswith(f"{other}-") for other in models)]
     return " or ".join(models) or ", ".join(devices)
 
 
 def _nearest(node: NodeShape) -> tuple[tuple[int, int], ...]:
-    """For each GPU the distance of its nearest adapters and, if these are below its PCI switch, how many there are
-    (else 0).
-    """
+    """For each GPU: the distance of its nearest adapters and, if these are below its PCI switch, their number (else
+    0)."""
     return tuple((level, count if level <= PXB else 0) for level, count in node.near)
 
 
 def _same_near(node: NodeShape, machine: NodeShape) -> bool:
-    """Whether each GPU's nearest adapters are at the same distance and equally many; if the numbers of GPUs differ,
-    whether the same distances and numbers occur.
-    """
+    """Whether each GPU's nearest adapters are equally many at the same distance. If the numbers of GPUs differ, whether
+    the same distances and numbers occur."""
     mine, others = _nearest(node), _nearest(machine)
     return mine == others if node.gpus == machine.gpus else set(mine) == set(others)
 

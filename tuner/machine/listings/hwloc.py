@@ -14,13 +14,16 @@ from tuner.machine.listings.shape import Listing
 from tuner.machine.topology.edit_devices import PCIE_SPEEDS
 from tuner.machine.topology.xml import Element
 
-# class, device and subsystem: "0302 [10de:2330] [10de:16c1] a1 00"
+# class, device and subsystem, such as "0302 [10de:2330] [10de:16c1] a1 00"
 PCI_TYPE = expression(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\] \[([0-9a-f]{4}):([0-9a-f]{4})\].*")
 NVIDIA = "10de"
-OPEN_FABRICS = {"1": "3", "2": "3", "3": "32"}  # osdev_type of InfiniBand and RoCE devices, by version of the format
-# GB/s of one lane in one direction as hwloc counts them (hwloc/pci-common.c): 8 of 10 bits, then 128 of 130.
+# Osdev_type of InfiniBand and RoCE devices, by the version of the format
+OPEN_FABRICS = {"1": "3", "2": "3", "3": "32"}
+# Bandwidth of one lane in one direction in GB/s, as hwloc counts it (hwloc/pci-common.c): 8 of 10 bits carry data,
+# later 128 of 130.
 LANE_GBS = {1: 0.25, 2: 0.5, 3: 8 * 128 / 130 / 8, 4: 16 * 128 / 130 / 8, 5: 32 * 128 / 130 / 8, 6: 64 * 242 / 256 / 8}
-ARCHITECTURES = {"aarch64": "arm64", "ppc64le": "ppc64"}  # Linux's words for what NCCL calls otherwise
+# Linux's names of processor architectures that NCCL calls otherwise
+ARCHITECTURES = {"aarch64": "arm64", "ppc64le": "ppc64"}
 
 
 def is_it(root: Element) -> bool:
@@ -68,7 +71,7 @@ _MASK = expression(r"((0x)?[0-9a-fA-F]{1,16})?(,((0x)?[0-9a-fA-F]{1,16})?)*")
 
 
 class _Document:
-    """hwloc's objects, and the topology that is made from them."""
+    """The objects of hwloc in a document, and the topology that is made from them."""
 
     def __init__(self, elements: Sequence[Element], where: str) -> None:
         self._where, self._elements = where, elements
@@ -82,16 +85,14 @@ class _Document:
         self._places: dict[str, ET.Element] = {}
 
     def next_adapter(self) -> int:
-        """The next number for an adapter. Adapters are numbered in the order of the document, which is the order of bus
-        ids.
-        """
+        """The number of the next adapter. Adapters are numbered in the order of the document, which is the order of bus
+        ids."""
         self._adapters += 1
         return self._adapters - 1
 
     def adapters(self, notes: list[str]) -> Mapping[str, tuple[str, ...]]:
-        """The names of InfiniBand and RoCE devices by bus id; if the document names none, devices of the PCI class
-        InfiniBand.
-        """
+        """The names of InfiniBand and RoCE devices by bus id. If the document names none, devices with the PCI class of
+        InfiniBand get names."""
         found = {
             device.attributes["pci_busid"]: names
             for device in self.devices
@@ -113,10 +114,10 @@ class _Document:
         return child.get("name") if is_one else None
 
     def put(self, root: ET.Element, device: Element) -> ET.Element:
-        """Puts the device's <pci> below the bridges that NCCL keeps: every second one, because each switch has two
+        """Puts the <pci> of a device below the bridges that NCCL keeps: every second one, because each switch shows two
         bridges on the way (ncclTopoGetXmlFromSys, src/graph/xml.cc, v2.28.9-1).
         """
-        bridges = list(_bridges(device))  # the innermost first
+        bridges = list(_bridges(device))  # the innermost bridge first
         above = self._cpu(root, device)
         for bridge in reversed(bridges[1::2]):
             above = self._pci(above, bridge)
@@ -142,9 +143,8 @@ class _Document:
         return self._places[name]
 
     def _numa(self, device: Element) -> tuple[str, Element | None]:
-        """The NUMA node of a device, and its element: from the nearest object around the device that contains exactly
-        one NUMA node; -1 and None without one.
-        """
+        """The number of a device's NUMA node, and its element. They come from the nearest object around the device that
+        contains exactly one NUMA node; -1 and None if there is none."""
         above = device.parent
         while above is not None:
             inside = [child for child in above.children if child in self._numa_nodes]
@@ -160,7 +160,7 @@ class _Document:
         return ("0", self._numa_nodes[0]) if len(self._numa_nodes) == 1 else ("-1", None)
 
     def _processor(self) -> dict[str, str]:
-        """The attributes of the processors as NCCL counts them; empty if the document does not say what they are."""
+        """The attributes of the processors in NCCL's numbering; empty if the document does not describe them."""
         infos: dict[str, str] = {}
         for element in self._elements:
             if element.tag == "info" and (name := element.get("name")):
@@ -175,7 +175,7 @@ class _Document:
         return {"arch": "x86_64", "vendor": vendor, "familyid": str(nccls_family(int(family))), "modelid": model}
 
     def nvlinks(self, gpus: Sequence[str]) -> tuple[Mapping[tuple[int, int], int] | None, Mapping[int, int]]:
-        """Links between GPUs and to NVSwitches, from the matrix NVLinkBandwidth; None without that matrix."""
+        """The links between GPUs and to NVSwitches, from the matrix NVLinkBandwidth; None without that matrix."""
         matrix = next((each for each in self._elements if each.get("name") == "NVLinkBandwidth"), None)
         if matrix is None:
             return None, {}
@@ -193,16 +193,15 @@ class _Document:
                 links[a, b] = value // per_link
             elif a is not None and b is None and value and names[at % len(names)].startswith("PCIDev"):
                 switches[a] += value // per_link
-        # NVSwitches that the host does not see are in no matrix, and it is then of zeros.
+        # The matrix does not show NVSwitches that the host does not see; it then contains only zeros.
         return (links, dict(switches)) if any(links.values()) or switches else (None, {})
 
     def _texts(self, matrix: Element, tag: str) -> Iterator[str]:
         return (child.text for child in matrix.children if child.tag == tag)
 
     def _gpu_number(self, name: str, gpus: Sequence[str]) -> int | None:
-        """Number of the GPU to which an operating system's device such as nvml0 belongs; None if it is not one of
-        ``gpus``.
-        """
+        """The number of the GPU that has a device of the operating system such as nvml0; None if it is not one of
+        ``gpus``."""
         device = self._objects.get(name)
         slot = device if device is None or device.get("pci_busid") else device.parent
         busid = "" if slot is None else _bus_id(slot)
@@ -228,9 +227,8 @@ def _ids(device: Element) -> dict[str, str]:
 
 
 def _link(device: Element) -> dict[str, str]:
-    """Speed and width of a link: the widest link with this bandwidth, which is the same to NCCL; empty if the bandwidth
-    is 0.
-    """
+    """The speed and width of a link: the widest link that has this bandwidth, because NCCL only sees the product. Empty
+    if the bandwidth is 0."""
     try:
         gbs = float(device.get("pci_link_speed") or 0)
     except ValueError:

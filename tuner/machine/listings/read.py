@@ -10,7 +10,7 @@ from tuner.machine.topology.xml import MAX_BYTES, parse
 
 
 def read(file: Path) -> Listing | None:
-    """The listing in a file; None if the file is not a listing, such as a topology in NCCL's format.
+    """The listing in a file; None if the file is something else, such as a topology in NCCL's format.
 
     BadTopology if the file cannot be read, or the listing is incomplete.
     """

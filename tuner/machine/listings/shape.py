@@ -1,4 +1,5 @@
-"""Shapes of nodes, which can be compared: where their GPUs and adapters are relative to each other."""
+"""The shape of a node, which says where its GPUs and adapters are relative to each other, so that nodes can be
+compared."""
 
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -15,10 +16,10 @@ from tuner.machine.topology import Cpu, Target, Topology, read
 class Listing:
     """A listing that ``tool`` printed, in ``file``.
 
-    ``root`` is <system> with <cpu>, <pci>, <gpu dev> and <net name dev>, without the attributes that the listing lacks.
-    ``nvlinks`` counts the links between two GPUs, by the GPUs' numbers, lower first; None if the listing does not show
-    links. ``to_switches`` counts the links of a GPU to NVSwitches, if the listing shows these. ``models`` are the
-    distinct PCI device ids of the GPUs.
+    ``root`` is a <system> with <cpu>, <pci>, <gpu dev> and <net name dev>, without attributes that the listing lacks.
+    ``nvlinks`` counts the links between two GPUs, by the numbers of the GPUs, the lower one first; None if the listing
+    does not show links. ``to_switches`` counts the links of a GPU to NVSwitches, if the listing shows these. ``models``
+    are the distinct PCI device ids of the GPUs.
     """
 
     file: str
@@ -32,24 +33,24 @@ class Listing:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """The adapters' names, in the order of their numbers."""
+        """The names of the adapters, in the order of their numbers."""
         return tuple(
             net.get("name", "") for net in sorted(self.root.iter("net"), key=lambda net: int(net.get("dev", 0)))
         )
 
     def says_cpu(self) -> bool:
-        """Whether the listing says what the processors are."""
+        """Whether the listing describes the processors."""
         return all(cpu.get("arch") is not None for cpu in self.root.iter("cpu"))
 
 
-PIX, PXB, PHB, SYS = range(4)  # nvidia-smi's words, NODE being PHB to NCCL
+PIX, PXB, PHB, SYS = range(4)  # the words of nvidia-smi; NODE is the same as PHB to NCCL
 WORDS = ("PIX", "PXB", "PHB", "SYS")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """The shape of a node. ``sockets``: the GPUs of each NUMA node. ``nvlinks``: numbers of links between two GPUs, by
-    the GPUs' numbers, also through switches.
+    """The shape of a node. ``sockets``: the GPUs of each NUMA node. ``nvlinks``: the number of links between two GPUs,
+    also through switches, by the numbers of the GPUs.
 
     ``near``: for each GPU the distance of its nearest adapters, and how many adapters are at this distance. Other
     fields are None if not known.
@@ -59,19 +60,19 @@ class NodeShape:
     nvlinks: Mapping[tuple[int, int], int] | None
     near: tuple[tuple[int, int], ...]
     adapters: tuple[str, ...]
-    devices: tuple[str, ...]  # PCI device ids of the GPUs, each once
+    devices: tuple[str, ...]  # PCI device ids that occur among the GPUs
     comp_cap: int | None
     cpu: Cpu | None
-    gbps: tuple[float, ...] | None = None  # speeds of adapters, each once
+    gbps: tuple[float, ...] | None = None  # speeds that occur among the adapters
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs."""
+        """The number of GPUs."""
         return sum(map(len, self.sockets))
 
 
 def of_listing(listing: Listing, model: GpuModel | None) -> NodeShape:
-    """Shape of a listing's node; ``model`` is the GPU model that the user names."""
+    """The shape of the node in a listing; ``model`` is the GPU model that the user names."""
     switched = {
         (a, b): min(listing.to_switches.get(a, 0), listing.to_switches.get(b, 0))
         for a, b in combinations(range(listing.gpus), 2)
@@ -84,7 +85,7 @@ def of_listing(listing: Listing, model: GpuModel | None) -> NodeShape:
 
 @lru_cache(maxsize=128)
 def of_topology(text: str) -> NodeShape:
-    """Shape of a topology in NCCL's format. BadTopology if the text is not a topology."""
+    """The shape of the node in a topology of NCCL's format. BadTopology if the text is not a topology."""
     topology, root = read(text), ET.fromstring(text)
     devices = dict.fromkeys(pci.get("device", "") for pci in root.iter("pci") if pci.find("gpu") is not None)
     return NodeShape(
@@ -98,7 +99,7 @@ def of_topology(text: str) -> NodeShape:
 
 
 def _links(topology: Topology) -> dict[tuple[int, int], int]:
-    """NVLinks between GPUs as nvidia-smi shows them: through switches, as many as both GPUs have."""
+    """The NVLinks between GPUs as nvidia-smi shows them: through switches, the number that both GPUs have."""
     to_switches = [gpu.count_nvlinks(Target.SWITCH) for gpu in topology.gpus]
     numbers = {gpu.busid: number for number, gpu in enumerate(topology.gpus)}
     direct = Counter[tuple[int, int]]()
@@ -114,7 +115,7 @@ Placed = tuple[tuple[tuple[int, ...], ...], Mapping[tuple[int, int], int] | None
 
 
 def _places(root: ET.Element, links: Mapping[tuple[int, int], int] | None) -> Placed:
-    """Sockets, links, and the nearest adapters of each GPU."""
+    """The sockets, the links, and the nearest adapters of each GPU."""
     above = {child: parent for parent in root.iter() for child in parent}
     by_dev = {int(gpu.get("dev", "0"), 0): gpu for gpu in root.iter("gpu")}
     gpus = [by_dev[dev] for dev in sorted(by_dev)]
@@ -131,7 +132,7 @@ def _places(root: ET.Element, links: Mapping[tuple[int, int], int] | None) -> Pl
 
 
 def path_out(element: ET.Element, above: Mapping[ET.Element, ET.Element]) -> list[ET.Element]:
-    """Elements around a GPU or adapter: PCI devices, its own first, and its <cpu> last."""
+    """The elements around a GPU or adapter: PCI devices, its own first, then its <cpu>."""
     path = []
     while element.tag != "system":
         element = above[element]
@@ -141,18 +142,19 @@ def path_out(element: ET.Element, above: Mapping[ET.Element, ET.Element]) -> lis
 
 
 def nearness(one: list[ET.Element], other: list[ET.Element]) -> int:
-    """Distance of two devices, from the elements that contain both."""
+    """The distance of two devices, which follows from the elements that contain both."""
     if one[-1] is not other[-1]:
         return SYS
     common = [element for element in one if any(element is each for each in other)]
     if common[0].tag == "cpu":
         return PHB
-    between = len(one) + len(other) - 2 * len(common)  # PCI devices, with both ends, without what is common
+    # Number of PCI devices on the way, with both ends, without what contains both
+    between = len(one) + len(other) - 2 * len(common)
     return PIX if between <= 2 else PXB
 
 
 def _cpu(root: ET.Element) -> Cpu | None:
-    """The processor of a listing, in which all CPUs are the same; None if the listing does not say."""
+    """The processor in a listing; all CPUs of a listing are the same. None if the listing does not describe it."""
     found = next((cpu for cpu in root.iter("cpu") if cpu.get("arch") is not None), None)
     if found is None:
         return None

@@ -1,8 +1,9 @@
-"""Finds a tree of PCI switches and NUMA nodes that fits a table of connections, as NCCL would have found it.
+"""Finds a tree of PCI switches and NUMA nodes that fits a table of connections, in the form in which NCCL would have
+found it.
 
-In NCCL's topology, nvidia-smi's PIX means one PCI switch between two devices, and PXB several; PHB and NODE mean the
-same CPU, SYS different CPUs. So devices within PIX of each other are below one <pci>, groups of these within PXB below
-another <pci>, and all devices that are nearer than SYS, or on one NUMA node, below one <cpu>.
+In the table of nvidia-smi, PIX means one PCI switch between two devices, PXB several switches; PHB and NODE mean the
+same CPU, SYS different CPUs. So devices with PIX between them are put below one <pci>, groups with PXB between them
+below another <pci>, and all devices that are nearer than SYS, or on one NUMA node, below one <cpu>.
 """
 
 import re
@@ -22,10 +23,10 @@ ESCAPES = expression(r"\x1b\[[0-9;]*[A-Za-z]")
 HEADER = expression(r"^[\W_]*(GPU\d+(?=GPU|NIC|mlx|\s|$).*)$")
 SECOND_ROW = expression(r"^[\W_]*GPU\d+\s+(X|SYS|SOC|NODE|PHB|P[IX][XB]|PSB|NV\d+|OK|[CGT]?NS|DR|U)\s")
 TRAILING = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
-TOGETHER = expression(r"(?<=\d)(?=(?:NIC|GPU|mlx)\d)")  # names that lost the blank between them
+TOGETHER = expression(r"(?<=\d)(?=(?:NIC|GPU|mlx)\d)")  # finds names that lost the blank between them
 CELL = expression(r"\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|C2C|NV\d{1,2}|OK|CNS|GNS|TNS|NS|DR|U)(?![a-z_\d])")
 PEER = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"}
-SAME = {"SOC": "SYS", "PSB": "PIX"}  # words of other drivers
+SAME = {"SOC": "SYS", "PSB": "PIX"}  # words of other drivers, with the usual ones
 LEGEND = expression(r"^\W*(NIC\d+)\s*:\s*(\S+)")
 CPUS = expression(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 MOST_DEVICES = 512
@@ -33,43 +34,43 @@ MOST_DEVICES = 512
 
 @dataclass(slots=True)
 class Matrix:
-    """One table: ``cells`` by row and column, and for each GPU the CPUs and the NUMA node, if the table says them."""
+    """One table: ``cells`` by row and column, and the CPUs and the NUMA node of each GPU, if the table has them."""
 
     devices: tuple[str, ...]
-    columns: tuple[str, ...]  # after the devices
+    columns: tuple[str, ...]  # the columns after those of the devices
     cells: dict[tuple[str, str], str] = field(default_factory=dict)
     cpus: dict[str, str] = field(default_factory=dict)
     numa: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_peer(self) -> bool:
-        """Whether the table is one of -p2p."""
+        """Whether ``nvidia-smi topo -p2p`` printed the table."""
         return any(cell in PEER for cell in self.cells.values())
 
     @property
     def has_links(self) -> bool:
-        """Whether the table shows NVLinks, which tables of -mp do not."""
+        """Whether the table shows NVLinks; tables of ``nvidia-smi topo -mp`` do not."""
         return any(cell.startswith("NV") for cell in self.cells.values())
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The table's names of GPUs: GPU0, GPU1 ..."""
+        """The names of GPUs in the table: GPU0, GPU1 ..."""
         return tuple(name for name in self.devices if re.fullmatch(r"GPU\d+", name))
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """The names of devices that are not GPUs."""
+        """The names of the table's devices that are not GPUs."""
         return tuple(name for name in self.devices if name not in self.gpus)
 
     def between(self, a: str, b: str) -> str | None:
-        """Connection of two devices, from the row of either device."""
+        """The connection of two devices, from the row of either device."""
         return self.cells.get((a, b)) or self.cells.get((b, a))
 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """Everything that a text shows: tables of -m, then of -mp, in ``connected``; tables of -p2p in ``peer``; the names
-    of adapters.
+    """Everything that nvidia-smi printed in a text: the tables of -m, then of -mp, in ``connected``; the tables of -p2p
+    in ``peer``; and the names of adapters.
     """
 
     connected: tuple[Matrix, ...]
@@ -78,13 +79,13 @@ class Printed:
 
 
 def is_it(text: str) -> bool:
-    """Whether the text has a table of nvidia-smi topo."""
+    """Whether the text contains a table of nvidia-smi topo."""
     lines = ESCAPES.sub("", text).splitlines()
     return any(HEADER.match(a) and SECOND_ROW.match(b) for a, b in pairwise(lines))
 
 
 def tables(text: str, where: str) -> Printed:
-    """The tables of a text. BadTopology, with the line, if a table is incomplete."""
+    """The tables in a text. BadTopology, with the line, if a table is incomplete."""
     lines = ESCAPES.sub("", text).splitlines()
     found = [
         _matrix(lines, at, where)
@@ -102,7 +103,7 @@ def tables(text: str, where: str) -> Printed:
 
 
 def _distinct(found: Sequence[Matrix]) -> list[Matrix]:
-    """The tables of one node, the first if there are several nodes, without repetitions."""
+    """The different tables of one node; if there are several nodes, of the first one."""
     return [each for at, each in enumerate(found) if each not in found[:at] and each.devices == found[0].devices]
 
 
@@ -150,7 +151,7 @@ def _row(matrix: Matrix, name: str, rest: str, where: str) -> None:
 
 
 def _check_whole(matrix: Matrix, where: str) -> None:
-    """Raises BadTopology if no row shows the connection of some pair that includes a GPU."""
+    """Raises BadTopology if the connection between a GPU and some other device is in no row."""
     for a in matrix.gpus:
         for b in matrix.devices:
             if a != b and matrix.between(a, b) is None:
@@ -162,13 +163,15 @@ def _fail(where: str, at: int, problem: str) -> NoReturn:
 
 
 GPU_CLASS, ADAPTER_CLASS, SWITCH_CLASS = "0x030200", "0x020700", "0x060400"
-NEAR = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3}  # SYS is beyond all
-REFUSED = {"CNS", "GNS", "TNS", "DR"}  # by chipset, GPU, topology, registry key; NS of NVLinks that are not there
+NEAR = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3}  # SYS is farther than all of these
+# Peer-to-peer is refused because of the chipset, the GPU, the topology or a registry key; NS means NVLinks that do not
+# exist
+REFUSED = {"CNS", "GNS", "TNS", "DR"}
 Group = tuple[str, ...]
 
 
 def listing(printed: Printed, file: str) -> Listing:
-    """The listing of the node in these tables; the first table says how devices are connected."""
+    """The listing of the node in these tables. The first table says how devices are connected."""
     matrix, notes = printed.connected[0], list[str]()
     near = _nearness(printed.connected)
     numa_of = _numa_nodes(matrix, near, notes)
@@ -197,9 +200,8 @@ def listing(printed: Printed, file: str) -> Listing:
 
 
 def _nearness(tables: Sequence[Matrix]) -> Callable[[str, str], int]:
-    """A function for the distance of two devices over PCIe: 0 is PIX, the largest value is beyond NODE. An NVLink entry
-    does not show this distance.
-    """
+    """A function that returns the distance of two devices over PCIe: 0 for PIX, the largest value for what is farther
+    than NODE. An NVLink entry does not show this distance."""
 
     def near(a: str, b: str) -> int:
         said = [table.between(a, b) for table in tables]
@@ -209,7 +211,7 @@ def _nearness(tables: Sequence[Matrix]) -> Callable[[str, str], int]:
 
 
 def _groups(devices: Iterable[str], joined: Callable[[str, str], bool]) -> list[Group]:
-    """Groups of devices that are joined, directly or through other devices; in the devices' order."""
+    """Groups of devices that are joined, directly or through other devices, in the order of the devices."""
     groups: list[list[str]] = []
     for name in devices:
         mine = [group for group in groups if any(joined(name, other) for other in group)]
@@ -221,7 +223,8 @@ def _groups(devices: Iterable[str], joined: Callable[[str, str], bool]) -> list[
 
 
 def _numa_nodes(matrix: Matrix, near: Callable[[str, str], int], notes: list[str]) -> dict[str, int]:
-    """The NUMA node of each device: for GPUs as the table says, for other devices that of the devices near them."""
+    """The NUMA node of each device: for GPUs what the table says, for other devices the NUMA node of the devices near
+    them."""
     apart = len(NEAR)
 
     def joined(a: str, b: str) -> bool:
@@ -247,9 +250,8 @@ def _numa_nodes(matrix: Matrix, near: Callable[[str, str], int], notes: list[str
 
 
 def _place(cpu: ET.Element, together: Group, near: Callable[[str, str], int], buses: "_Buses") -> None:
-    """Places devices that are within PXB of each other: one switch for those within PIX, and one switch above if there
-    are several of these.
-    """
+    """Places devices with PXB between them: one switch for those with PIX between them, and if there are several such
+    switches, another one above."""
     inner = _groups(together, lambda a, b: near(a, b) <= NEAR["PIX"])
     if len(inner) == 1:
         above = cpu if len(together) == 1 else buses.switch(cpu)
@@ -265,9 +267,8 @@ def _place(cpu: ET.Element, together: Group, near: Callable[[str, str], int], bu
 
 
 class _Buses:
-    """Adds devices with bus ids, which the table does not have: they are invented, in the order of the devices'
-    numbers.
-    """
+    """Adds devices with bus ids. The table has no bus ids, so they are invented, in the order of the devices'
+    numbers."""
 
     def __init__(self, matrix: Matrix, printed: Printed) -> None:
         self._matrix, self._names, self._switches = matrix, printed.names, 0
@@ -292,7 +293,7 @@ class _Buses:
 
 
 def _peer_notes(printed: Printed, numa_of: Mapping[str, int]) -> Iterator[str]:
-    """Yields notes, from the tables of -p2p, on GPUs that do not reach each other's memory."""
+    """Yields notes, from the tables of -p2p, about GPUs that cannot access each other's memory."""
     cells = {pair: cell for table in printed.peer for pair, cell in table.cells.items()}
     refused = {pair for pair, cell in cells.items() if cell in REFUSED}
     if refused and refused == set(cells):

@@ -1,4 +1,4 @@
-"""NCCL's topology XML: a node's CPUs, GPUs and network adapters, as NCCL_TOPO_DUMP_FILE writes them."""
+"""NCCL's topology XML, as NCCL_TOPO_DUMP_FILE writes it: a node's CPUs, GPUs and network adapters."""
 
 from tuner.machine.topology.reader import read
 from tuner.machine.topology.records import Cpu, Gpu, Net, NvLink, Target, Topology

@@ -1,4 +1,4 @@
-"""Changes the hardware of a node in its topology XML, which is then searched again."""
+"""Changes the hardware of a node in its topology XML; NCCL's search is then repeated on the changed node."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping
@@ -53,11 +53,11 @@ def add_cpu(root: ET.Element, value: str, change: str) -> None:
 
 
 def ids(root: ET.Element, value: str, change: str) -> None:
-    """Sets the ids of PCI devices: 1000:c010:1000:a064@BUSID, vendor and device, optionally followed by those of the
+    """Sets the ids of PCI devices: 1000:c010:1000:a064@BUSID has vendor and device, then optionally those of the
     subsystem.
 
-    From these ids NCCL recognises the two levels of one Broadcom switch (ncclTopoFlattenBcmSwitches). BadInput for
-    other forms.
+    By these ids NCCL recognises the two levels of one Broadcom switch (ncclTopoFlattenBcmSwitches). BadInput for other
+    forms.
     """
     for numbers, busid in devices.assigned(change):
         if busid is None or IDS.fullmatch(numbers) is None:
@@ -68,7 +68,8 @@ def ids(root: ET.Element, value: str, change: str) -> None:
 
 
 def order(root: ET.Element, value: str, change: str) -> None:
-    """Sets the order of devices in the file, on which NCCL's search depends: ``mlx5_0,gpu:0,mlx5_1``, then all others.
+    """Sets the order of devices in the file, on which NCCL's search depends. ``mlx5_0,gpu:0,mlx5_1`` puts these three
+    first.
 
     Devices stay in their switch or NUMA node.
     """
@@ -83,10 +84,10 @@ def _ranks(child: ET.Element, ranks: Mapping[ET.Element, int]) -> Iterator[int]:
 
 
 def nvswitch(root: ET.Element, value: str, change: str) -> None:
-    """Sets the NVLinks from GPUs to NVSwitches, and removes all other NVLinks of these GPUs; the switches are those of
-    other GPUs.
+    """Sets the number of NVLinks from GPUs to NVSwitches, which are the switches of the other GPUs, and removes all
+    other NVLinks of these GPUs.
 
-    BadInput for more NVLinks than such GPUs have.
+    BadInput for more NVLinks than such GPUs can have.
     """
     slots = {f"gpu:{devices.number(gpu, 'dev')}": gpu for pci in root.iter("pci") for gpu in pci.findall("gpu")}
     for links, name in devices.assigned(change):
@@ -110,8 +111,8 @@ def _is_switch(link: ET.Element) -> bool:
 
 
 def link_gpus(root: ET.Element, value: str, change: str) -> None:
-    """Sets the NVLinks between two GPUs, whether or not there were any: N@gpu:0-gpu:1. Links of a GPU to itself are
-    removed.
+    """Sets the number of NVLinks between two GPUs, which may have had none before: N@gpu:0-gpu:1. Links of a GPU to
+    itself are removed.
 
     BadInput for other forms, or if there are no such GPUs.
     """
@@ -133,7 +134,8 @@ def link_gpus(root: ET.Element, value: str, change: str) -> None:
 
 
 def new_guid(root: ET.Element, value: str, change: str) -> None:
-    """Gives adapters a guid that no other adapter has: NCCL treats adapters with the same guid and port as one."""
+    """Gives adapters a guid that no other adapter has, because NCCL treats adapters with the same guid and port as
+    one."""
     for name in value.split(","):
         for net in devices.net_at(root, name, change):
             used = {devices.number(each, "guid") for each in root.iter("net") if each.get("guid") is not None}
@@ -141,9 +143,8 @@ def new_guid(root: ET.Element, value: str, change: str) -> None:
 
 
 def keep(root: ET.Element, value: str, change: str) -> None:
-    """Marks adapters with ``keep="1"``, so that NCCL keeps them: 2.24 to 2.26 drop adapters with ``coll="1"`` and
-    without this mark from a file.
-    """
+    """Marks adapters with ``keep="1"``, so that NCCL keeps them. Without this mark, 2.24 to 2.26 drop adapters with
+    ``coll="1"`` from a file."""
     for name in value.split(","):
         for net in devices.net_at(root, name, change):
             net.set("keep", "1")
@@ -159,7 +160,7 @@ def sm(root: ET.Element, value: str, change: str) -> None:
             gpu.set("sm", number)
 
 
-# By key: the tree, the value, and KEY=VALUE as messages name the change.
+# The edits by key. Each gets the tree, the value, and KEY=VALUE, by which messages name the change.
 EDITS: dict[str, Callable[[ET.Element, str, str], None]] = {
     "nic-gbps": devices.nic_gbps,
     "nic-latency-us": devices.nic_latency_us,
@@ -185,7 +186,7 @@ EDITS: dict[str, Callable[[ET.Element, str, str], None]] = {
     "keep": keep,
     "sm": sm,
 }
-# Where what is said a second time does not replace what was said before.
+# The keys whose second value does not replace the first.
 ADD_UP = frozenset(
     {"add-nic", "move-nic", "remove-nic", "move-gpu", "remove-gpu", "add-cpu", "add-switch", "move-switch"}
     | {"new-guid", "keep"}
@@ -198,7 +199,7 @@ def together(key: str, before: str | None, value: str) -> str:
 
 
 def adds_up(key: str, value: str) -> bool:
-    """Whether a change is made in addition to another with the same key, not instead of it."""
+    """Whether a change is made in addition to another one with the same key, instead of replacing it."""
     return key in ADD_UP or (key in EDITS and "@" in value)
 
 
@@ -217,7 +218,7 @@ def edited(topology: str, changes: Mapping[str, str]) -> str:
 
 @cache
 def _edited(topology: str, changes: tuple[tuple[str, str], ...]) -> str:
-    read(topology)  # which refuses what is no topology
+    read(topology)  # refuses what is not a topology
     root = ET.fromstring(topology)
     for key, value in changes:
         change(root, key, value)
@@ -226,9 +227,8 @@ def _edited(topology: str, changes: tuple[tuple[str, str], ...]) -> str:
 
 @cache
 def of_gpus(topology: str, numbers: tuple[int, ...]) -> str:
-    """The text of a topology with only these GPUs, which are given by their place in the order of ``dev`` and keep
-    their ``dev``.
-    """
+    """The text of a topology with only some of its GPUs, which keep their ``dev``. ``numbers`` are their places in the
+    order of ``dev``."""
     root = ET.fromstring(topology)
     devices.only_gpus(root, numbers)
     return to_text(root)
@@ -248,16 +248,15 @@ def with_ports_merged(topology: str, devs: tuple[int, ...], if_all: bool) -> str
 
 @cache
 def over_ip(topology: str) -> str:
-    """The text of a topology in which adapters are the IP interfaces that NCCL's sockets see."""
+    """The text of a topology in which adapters are replaced by the IP interfaces that NCCL's sockets see."""
     root = ET.fromstring(topology)
     devices.over_ip(root)
     return to_text(root)
 
 
 def each_gpu_once(topology: str) -> str:
-    """The text of a topology whose GPUs are shared by ranks, as libnccl needs it: each GPU keeps only one <gpu>,
-    because NCCL would count the others as ranks of the new communicator.
-    """
+    """The text of a topology whose GPUs are shared by ranks, in the form that libnccl needs: each GPU keeps only one
+    <gpu>, because NCCL would count the others as ranks of the new communicator."""
     root = ET.fromstring(topology)
     for pci in root.iter("pci"):
         for gpu in pci.findall("gpu")[1:]:

@@ -1,4 +1,4 @@
-"""Changes a topology's devices and links, which are addressed by the names that changes use.
+"""Changes the devices and links of a topology. This module finds them by the names that users write in changes.
 
 A GPU is ``gpu:3`` (its ``dev``), an adapter ``mlx5_3`` (its name) or ``net:3``, any PCI device its bus id, and a NUMA
 node ``cpu:1`` (its ``numaid``). ncclTopoAddPci and ncclTopoAddNvLinks (src/graph/topo.cc, v2.28.9-1) say what
@@ -30,9 +30,8 @@ def assigned(change: str) -> Iterator[tuple[str, str | None]]:
 
 
 def placed(change: str, what: str) -> Iterator[tuple[str, str]]:
-    """Yields devices, each with the place to which it is to be moved or added: ``what``@PLACE. BadInput for another
-    form.
-    """
+    """Yields devices, each with the place to which it is moved or added, from ``what``@PLACE. BadInput for another
+    form."""
     for value, place in assigned(change):
         if place is None:
             raise BadInput(f"{change}: valid: {what}@PLACE, where PLACE is the bus id of a PCI switch, or cpu:0")
@@ -40,7 +39,7 @@ def placed(change: str, what: str) -> Iterator[tuple[str, str]]:
 
 
 def number(element: ET.Element, name: str) -> int:
-    """The value of an attribute that is a whole number, as the reader has already checked."""
+    """The value of an attribute that is a whole number, which the reader has already checked."""
     return int(element.get(name, "0"), 0)
 
 
@@ -50,7 +49,7 @@ def in_order(elements: Iterable[ET.Element]) -> list[ET.Element]:
 
 
 def parent(root: ET.Element, element: ET.Element) -> ET.Element:
-    """Parent of an element."""
+    """The parent of an element."""
     return next(above for above in root.iter() for child in above if child is element)
 
 
@@ -64,16 +63,15 @@ def gpu_at(root: ET.Element, name: str, change: str) -> ET.Element:
 
 
 def all_nets(root: ET.Element, change: str) -> list[ET.Element]:
-    """All adapters in the order of ``dev``; a dump may have an adapter several times. BadInput if there is no
-    adapter.
-    """
+    """All adapters in the order of ``dev``. A dump may have the same adapter several times. BadInput if there is no
+    adapter."""
     if found := in_order(root.iter("net")):
         return found
     raise BadInput(f"{change}: this node has no adapters")
 
 
 def net_at(root: ET.Element, name: str, change: str) -> list[ET.Element]:
-    """The elements of one adapter, in all its places. BadInput if there is no such adapter."""
+    """The elements of one adapter, of which a dump may have several. BadInput if there is no such adapter."""
     every = all_nets(root, change)
     if found := [each for each in every if name in (each.get("name"), f"net:{number(each, 'dev')}")]:
         return found
@@ -102,7 +100,7 @@ def slot_of_net(root: ET.Element, element: ET.Element, change: str) -> ET.Elemen
 
 
 def place_at(root: ET.Element, name: str, change: str) -> ET.Element:
-    """A place for devices: a PCI switch by its bus id, or a NUMA node. BadInput if there is no such place."""
+    """A place for devices: the PCI switch with a bus id, or a NUMA node. BadInput if there is no such place."""
     places = {f"cpu:{cpu.get('numaid')}": cpu for cpu in root.iter("cpu")}
     places |= {pci.get("busid", "").lower(): pci for pci in root.iter("pci") if _is_switch(pci)}
     if name.lower() not in places:
@@ -149,7 +147,7 @@ def nic_latency_us(root: ET.Element, value: str, change: str) -> None:
 
 
 def gpudirect(root: ET.Element, value: str, change: str) -> None:
-    """Sets whether adapters, or GPUs that are named, can do GPUDirect RDMA. BadInput if there is no such device."""
+    """Sets whether adapters or named GPUs can do GPUDirect RDMA. BadInput if there is no such device."""
     for switched, name in assigned(change):
         if switched not in SWITCHED:
             raise BadInput(f"{change}: valid: on or off, such as off@mlx5_0 or off@gpu:0")
@@ -172,7 +170,7 @@ def over_ip(root: ET.Element) -> None:
 
 
 def nics(root: ET.Element, value: str, change: str) -> None:
-    """Reduces the number of adapters; the ones that stay are spread evenly over all. NCCL then drops devices without
+    """Reduces the number of adapters. Those that stay are spread evenly among all. NCCL then drops devices without
     adapters.
 
     BadInput for more adapters than there are.
@@ -187,11 +185,11 @@ MOST_PORTS = 2  # NCCL_IB_MAX_DEVS_PER_NIC, src/transport/net_ib.cc, v2.20.5-1 t
 
 
 def merge_ports(root: ET.Element, devs: Collection[int], if_all: bool) -> bool:
-    """Merges adapters that are ports of one device into one with their total speed, among those with ``devs``; returns
-    whether there were any.
+    """Merges those adapters among ``devs`` that are ports of one device into one adapter with their total speed.
+    Returns whether there were any.
 
-    Ports are on one PCI device, or on functions of one. ``if_all``: only if all adapters have equally many ports. All
-    adapters are renumbered from 0.
+    Ports of one device are on one PCI device, or on its functions. ``if_all``: only if all adapters have equally many
+    ports. All adapters are renumbered from 0.
     """
     parents = {child: parent for parent in root.iter() for child in parent}
     device_of = {net: pci.get("busid", "")[:-1] for pci in root.iter("pci") for net in pci.findall("nic/net")}
@@ -225,7 +223,7 @@ def remove_nic(root: ET.Element, value: str, change: str) -> None:
 
 
 def add_nic(root: ET.Element, value: str, change: str) -> None:
-    """Adds an adapter: NAME@PLACE. It is like the first adapter at that place, else like the first of all.
+    """Adds an adapter: NAME@PLACE. It copies the first adapter at that place, or the first of all if there is none.
 
     BadInput if the name is used, or if there is no such place.
     """
@@ -242,12 +240,12 @@ def add_nic(root: ET.Element, value: str, change: str) -> None:
         net = ET.SubElement(ET.SubElement(pci, "nic"), "net", like.attrib)
         net.attrib.update(name=name, dev=str(number(every[-1], "dev") + 1))
         guids = [number(each, "guid") for each in every if each.get("guid") is not None]
-        if guids:  # NCCL tells adapters apart by it
+        if guids:  # NCCL tells adapters apart by their guid
             net.set("guid", hex(next(guid for guid in count(1) if guid not in guids)))
 
 
 def move_nic(root: ET.Element, value: str, change: str) -> None:
-    """Moves adapters: NAME@PLACE. Whatever shares the PCI device moves as well."""
+    """Moves adapters: NAME@PLACE. Everything on the same PCI device moves, too."""
     for name, where in placed(change, "NAME"):
         move(root, slot_of_net(root, net_at(root, name, change)[0], change), where, change)
 
@@ -306,9 +304,8 @@ def remove_gpu(root: ET.Element, value: str, change: str) -> None:
 
 
 def only_gpus(root: ET.Element, numbers: Sequence[int]) -> None:
-    """Keeps only GPUs with these places in the order of ``dev``; removes the others with the NVLinks to them. No number
-    changes.
-    """
+    """Keeps only the GPUs with these places in the order of ``dev``, and removes the others with the NVLinks to them.
+    The GPUs keep their numbers."""
     kept = [gpu for number, gpu in enumerate(in_order(root.iter("gpu"))) if number in numbers]
     for pci in [each for each in root.iter("pci") if (gpu := each.find("gpu")) is not None and gpu not in kept]:
         _remove(root, pci)
@@ -323,9 +320,10 @@ def _remove(root: ET.Element, pci: ET.Element) -> None:
 
 
 def sockets(root: ET.Element, value: str, change: str) -> None:
-    """Sets the number of sockets, each of one NUMA node; their devices are distributed in order, as evenly as possible.
+    """Sets the number of sockets, each with one NUMA node. Devices are distributed among them in order, as evenly as
+    possible.
 
-    New sockets are like the first. BadInput for more sockets than can be filled.
+    New sockets are copies of the first one. BadInput if some socket would have no device.
     """
     now = [cpu for cpu in root.findall("cpu") if len(cpu)]
     trees = [child for cpu in now for child in cpu]
@@ -349,9 +347,8 @@ def sockets(root: ET.Element, value: str, change: str) -> None:
 
 
 def cpu(root: ET.Element, value: str, change: str) -> None:
-    """Sets the processors: VENDOR:FAMILY:MODEL of x86 as NCCL counts them, or another architecture. BadInput for
-    others.
-    """
+    """Sets the processors: VENDOR:FAMILY:MODEL of an x86 processor in NCCL's numbering, or another architecture.
+    BadInput for anything else."""
     x86 = X86.fullmatch(value)
     if x86 is None and value not in OTHERS:
         raise BadInput(
@@ -367,7 +364,7 @@ def cpu(root: ET.Element, value: str, change: str) -> None:
             element.attrib.update(zip(names, x86.groups(), strict=True))
 
 
-# By generation. Source: kvDictPciGen, where any other text counts as generation 3.
+# PCIe speeds by generation. Source: kvDictPciGen, in which any other text counts as generation 3.
 PCIE_SPEEDS = {
     number: f"{speed} GT/s PCIe" for number, speed in enumerate(("2.5", "5.0", "8.0", "16.0", "32.0", "64.0"), 1)
 }
@@ -375,9 +372,8 @@ PCIE_LANES = (1, 2, 4, 8, 16)
 
 
 def pcie(root: ET.Element, value: str, change: str) -> None:
-    """Sets the generation and, if given, the lanes of PCIe links. BadInput for an impossible link or an unknown
-    device.
-    """
+    """Sets the generation and, if given, the number of lanes of PCIe links. BadInput for an impossible link or an
+    unknown device."""
     for link, name in assigned(change):
         match = re.fullmatch(r"([1-6])(?:x(\d+))?", link)
         if match is None or (match[2] is not None and int(match[2]) not in PCIE_LANES):
@@ -391,11 +387,11 @@ def pcie(root: ET.Element, value: str, change: str) -> None:
 
 
 def nvlinks(root: ET.Element, value: str, change: str) -> None:
-    """Sets the number of NVLinks of GPUs: they are spread over the switches; without switches each neighbour keeps its
-    share. 0 removes them.
+    """Sets the number of NVLinks of GPUs. They are spread over the switches; if there are no switches, each neighbour
+    keeps its share. 0 removes all NVLinks.
 
-    For one GPU (N@gpu:0) both ends of its links change; for two GPUs (N@gpu:0-gpu:1) only the links between them.
-    BadInput for more NVLinks than such GPUs have, and for GPUs without NVLinks.
+    For one GPU (N@gpu:0), both ends of its links change; for two GPUs (N@gpu:0-gpu:1), only the links between them.
+    BadInput for more NVLinks than such GPUs can have, and for GPUs without NVLinks.
     """
     if not any(gpu.find("nvlink") is not None for gpu in root.iter("gpu")):
         raise BadInput(f"{change}: no GPU of this node has NVLinks; valid: nodes with NVLinks")
@@ -417,7 +413,7 @@ def nvlinks(root: ET.Element, value: str, change: str) -> None:
 
 
 def _count(root: ET.Element, text: str, change: str) -> int:
-    """The number of links in a text. BadInput if some GPU of the node cannot have so many."""
+    """The number of links in a text. BadInput if some GPU of the node cannot have that many."""
     most = min(most_nvlinks(number(gpu, "sm")) for gpu in root.iter("gpu"))
     if not text.isdecimal() or int(text) > most:
         raise BadInput(f"{change}: valid: 0 to {most} per GPU, the most that these GPUs have")
@@ -435,7 +431,7 @@ def _gpu(pci: ET.Element) -> ET.Element:
 
 
 def _links(gpu: ET.Element) -> dict[str, int]:
-    """Numbers of a GPU's NVLinks, by the bus id at their end."""
+    """The number of a GPU's NVLinks to each device, by the bus id of the device."""
     return {link.get("target", "").lower(): number(link, "count") for link in gpu.findall("nvlink")}
 
 
@@ -479,7 +475,7 @@ def _set(gpu: ET.Element, link: ET.Element, count: int) -> None:
 
 def _dealt(links: Sequence[ET.Element], count: int, change: str) -> list[int]:
     kinds = {NvLink(link.get("target", ""), 1, link.get("tclass", "")).kind for link in links}
-    if kinds <= {Target.SWITCH}:  # which NCCL takes for one
+    if kinds <= {Target.SWITCH}:  # NCCL treats all switches as one
         return [(count + at) // len(links) for at in range(len(links))]
     before = [number(link, "count") for link in links]
     if any(count * one % sum(before) for one in before):

@@ -1,6 +1,5 @@
-"""Reads NCCL's topology XML. Requirements, defaults and number bases are those of topo.cc and xml.h (``src/graph``,
-v2.28.9-1).
-"""
+"""Reads NCCL's topology XML. Which attributes are required, their defaults and number bases follow topo.cc and xml.h
+(``src/graph``, v2.28.9-1)."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -19,16 +18,17 @@ DUMP = "a complete one is what NCCL_TOPO_DUMP_FILE writes"
 NUMBER = expression(r"-?(0[xX][0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,19})")
 DECIMAL = expression(
     r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|nan)", re.ASCII | re.IGNORECASE
-)  # what C's strtof and Python read alike
+)  # forms of numbers that C's strtof and Python read in the same way
 BUS_ID = expression(r"[.:-]*[0-9a-fA-F][0-9a-fA-F.:-]*")  # busIdToInt64, src/misc/utils.cc
-MOST_LATENCY_US = 1e6  # as of --net-latency-us; far beyond any network
+MOST_LATENCY_US = 1e6  # the same limit as for the latency of adapters that users give; far beyond any network
 DEFAULT_SPEED_MBPS = 10000  # ncclTopoAddNet: "Some NICs define speed = -1"
 
 
 def read(source: str | Path, where: str = "topology") -> Topology:
-    """The node that a file (a ``Path``) or a text (a ``str``) describes. BadTopology if it does not describe a node.
+    """Reads the node that a file (a ``Path``) or a text (a ``str``) describes. BadTopology if it does not describe a
+    node.
 
-    Messages call a text ``where``.
+    Errors about a text call it ``where``.
     """
     if isinstance(source, str):
         return of_elements(parse(source.encode("utf-8", "replace"), where), where)
@@ -58,7 +58,8 @@ def of_elements(elements: list[Element], where: str) -> Topology:
     for element in ranks:
         _check_whole(element)
     gpus = sorted((_gpu(element) for element in ranks if _first_rank(element) is element), key=lambda gpu: gpu.dev)
-    # Every rank puts an adapter that is no PCI device below its own first CPU: one device, several times in a dump.
+    # Every rank puts an adapter that is not a PCI device below its own first CPU, so a dump has the same device several
+    # times.
     by_place = {(net.dev, net.name): net for net in map(_net, reversed(by_tag["net"]))}
     nets = sorted(by_place.values(), key=lambda net: net.dev)
     if not gpus:
@@ -79,11 +80,11 @@ def _distinct(where: str, what: str, values: Iterable[object]) -> None:
 
 
 def _check_slot(element: Element) -> None:
-    """Checks the attributes of a PCI device that the search of graphs reads."""
+    """Checks those attributes of a PCI device that the search of graphs reads."""
     if "busid" in element.attributes:
         _bus_id(element, "busid")
-    if element.attributes.get("link_width"):  # which is empty where NCCL did not find it
-        _integer(element, "link_width", high=1 << 16)  # times the speed of a lane it is an int to NCCL
+    if element.attributes.get("link_width"):  # NCCL leaves the attribute empty if it did not find the width
+        _integer(element, "link_width", high=1 << 16)  # NCCL multiplies it by the speed of a lane and stores an int
 
 
 def _bus_id(element: Element, name: str) -> str:
@@ -125,7 +126,7 @@ def _gpu(element: Element) -> Gpu:
 
 
 def _first_rank(element: Element) -> Element:
-    """The <gpu> of the first rank on the same GPU: NCCL writes a <gpu> for every rank into the GPU's <pci>."""
+    """The <gpu> of the first rank on the same GPU. NCCL writes a <gpu> for every rank into the GPU's <pci>."""
     beside = element.parent.children if element.parent is not None and element.parent.tag == "pci" else []
     return next((each for each in beside if each.tag == element.tag), element)
 
@@ -143,7 +144,7 @@ def _check_whole(element: Element) -> None:
 
 
 def _gpu_of_rank(ranks: list[Element], gpus: list[Gpu]) -> tuple[int, ...]:
-    """The index of each rank's GPU, in the order of ranks."""
+    """The index of the GPU of each rank, in the order of ranks."""
     devs = [gpu.dev for gpu in gpus]
     placed = sorted((_integer(element, "rank"), devs.index(_integer(element, "dev"))) for element in ranks)
     for (rank, _), (after, _) in pairwise(placed):
@@ -155,7 +156,7 @@ def _gpu_of_rank(ranks: list[Element], gpus: list[Gpu]) -> tuple[int, ...]:
 def _net(element: Element) -> Net:
     pci = element.ancestor("pci")
     speed_mbps = _integer(element, "speed", low=-1, default=0)
-    _integer(element, "maxconn", default=0)  # which the search of graphs reads
+    _integer(element, "maxconn", default=0)  # the search of graphs reads it
     return Net(
         dev=_integer(element, "dev"),
         name=_text(element, "name"),
@@ -196,7 +197,8 @@ def _one_of(element: Element, name: str, valid: tuple[str, ...]) -> str:
 
 
 def _integer(element: Element, name: str, *, low: int = 0, high: int = 2**31, default: int | None = None) -> int:
-    """An attribute between ``low`` and ``high``, decimal or 0x as in C's strtol; absent is ``default``."""
+    """The value of an attribute, at least ``low`` and below ``high``, decimal or with 0x as in C's strtol; ``default``
+    if it is absent."""
     if default is not None and name not in element.attributes:
         return default
     text = _text(element, name)
@@ -219,12 +221,12 @@ def _latency_us(element: Element) -> float:
 
 
 HOST = "host_hash"
-_OF_ONE_HOST = expression(r'\s(?:host_hash|guid|rank)="[^"]*"')  # what differs between hosts that are alike
+_OF_ONE_HOST = expression(r'\s(?:host_hash|guid|rank)="[^"]*"')  # what differs between hosts that are otherwise equal
 
 
 def hosts_of(file: Path) -> tuple[tuple[str, int], ...]:
-    """The topologies of a file's hosts in order, each with the number of successive equal hosts; empty for a file of
-    one host.
+    """The topologies of the hosts in a file, in order, each with the number of successive equal hosts. Empty if the
+    file has only one host.
 
     Hosts that differ only in hashes, guids and ranks are equal. BadTopology if the file cannot be read.
     """
@@ -233,11 +235,11 @@ def hosts_of(file: Path) -> tuple[tuple[str, int], ...]:
     except OSError as error:
         raise BadTopology(f"{file}: {error.strerror}") from None
     if HOST.encode() not in data or b"<!" in data.replace(b"<!--", b""):
-        return ()  # what declares entities is refused by whoever reads it whole
+        return ()  # whoever reads the whole file refuses one that declares entities
     try:
         root = ET.fromstring(data)
     except ET.ParseError:
-        return ()  # which whoever reads it whole says
+        return ()  # whoever reads the whole file says what is wrong
     by_host: dict[str, list[ET.Element]] = {}
     for cpu in root.findall("cpu"):
         cpu.tail = "\n"

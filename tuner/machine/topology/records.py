@@ -1,4 +1,4 @@
-"""One node as immutable records, and what NCCL derives from them before its search.
+"""One node as immutable records, with what NCCL derives from them before its search.
 
 Sources are files of ``src/graph`` at v2.28.9-1.
 """
@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 
 
 class Target(Enum):
-    """Kinds of devices to which an NVLink leads."""
+    """The kinds of devices to which an NVLink may lead."""
 
     GPU = "GPU"
     CPU = "CPU"
@@ -24,15 +24,14 @@ class Target(Enum):
 class NvLink:
     """``count`` links from a GPU to one device."""
 
-    target: str  # bus id
+    target: str  # bus id of the device
     count: int
-    tclass: str  # PCI class of the target
+    tclass: str  # PCI class of that device
 
     @property
     def kind(self) -> Target:
-        """Kind of the device at a link's end, by the prefix of its PCI class. As in NCCL, whatever is neither GPU nor
-        CPU counts as a switch (ncclTopoAddNvLinks, topo.cc).
-        """
+        """The kind of the device at a link's end, by the beginning of its PCI class. As in NCCL, anything that is
+        neither a GPU nor a CPU counts as a switch (ncclTopoAddNvLinks, topo.cc)."""
         if self.tclass.startswith("0x03"):
             return Target.GPU
         if self.tclass.startswith("0x068001"):
@@ -42,11 +41,11 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """One NUMA node; ``family`` and ``model`` are as NCCL counts them (143, not 23, for AMD's EPYC 7742)."""
+    """One NUMA node. ``family`` and ``model`` are in NCCL's numbering (143, not 23, for AMD's EPYC 7742)."""
 
     numaid: int
     arch: str
-    vendor: str | None  # absent where arch is not x86_64
+    vendor: str | None  # absent unless arch is x86_64
     family: int | None
     model: int | None
 
@@ -59,9 +58,9 @@ class Gpu:
     busid: str
     sm: int
     numaid: int
-    gpu_direct: bool  # whether adapters may read and write its memory
+    gpu_direct: bool  # whether adapters may read and write the GPU's memory
     nvlinks: tuple[NvLink, ...]
-    device: str | None = None  # id of NVIDIA's, as in 0x2330
+    device: str | None = None  # NVIDIA's device id, such as 0x2330
 
     def count_nvlinks(self, kind: Target) -> int:
         """Number of NVLinks that lead to devices of that kind."""
@@ -70,7 +69,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """One network device as NCCL opens it; ``busid`` is None if it is not a PCI device."""
+    """One network device as NCCL opens it; ``busid`` is None if the device is not on PCI."""
 
     dev: int
     name: str
@@ -80,8 +79,8 @@ class Net:
     guid: int | None
     numaid: int
     busid: str | None
-    gpu_direct: bool  # whether it can read and write the memory of GPUs
-    reduces: bool = False  # whether it does collectives in the network (CollNet), as a dump of such a run says
+    gpu_direct: bool  # whether the device can read and write GPU memory
+    reduces: bool = False  # whether it does collectives in the network (CollNet), according to a dump of such a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +90,22 @@ class Topology:
     cpus: tuple[Cpu, ...]
     gpus: tuple[Gpu, ...]
     nets: tuple[Net, ...]
-    gpu_of_rank: tuple[int, ...] = ()  # which of the GPUs each local rank of a dump was on; empty: none is shared
+    gpu_of_rank: tuple[int, ...] = ()  # index of the GPU of each local rank of a dump; empty if ranks share no GPU
 
     def with_nets(self, numbers: Sequence[int]) -> "Topology":
-        """The topology with only some of its network devices, given by their place in ``nets``."""
+        """The topology with only some of its network devices, which are given by their index in ``nets``."""
         return replace(self, nets=tuple(self.nets[number] for number in numbers))
 
     def with_gpus(self, numbers: Sequence[int]) -> "Topology":
-        """The topology with only some of its GPUs, given by their place in ``gpus``, and one rank on each."""
+        """The topology with only some of its GPUs, which are given by their index in ``gpus``, and one rank on each of
+        them."""
         return replace(self, gpus=tuple(self.gpus[number] for number in numbers), gpu_of_rank=())
 
     @property
     def cpu(self) -> Cpu:
-        """The CPU for whose architecture and vendor NCCL tunes: the first in the file that local rank 0 keeps.
+        """The CPU whose architecture and vendor NCCL's tuning uses: the first one in the file that local rank 0 keeps.
 
-        Local rank 0 removes every CPU that has neither its GPU nor a network device (ncclTopoTrimXml, xml.cc).
+        Local rank 0 drops every CPU that has neither this rank's GPU nor a network device (ncclTopoTrimXml, xml.cc).
         """
         used = {net.numaid for net in self.nets} | {self.gpus[0].numaid}
         return next(cpu for cpu in self.cpus if cpu.numaid in used)
@@ -117,20 +117,20 @@ class Topology:
 
     @property
     def cpu_vendor(self) -> str | None:
-        """Vendor of the processors; None if the topology does not say it."""
+        """The vendor of the processors; None if the topology does not say it."""
         return self.cpu.vendor
 
     def first_gpus(self, count: int) -> tuple[Gpu, ...]:
         """The first ``count`` GPUs in the order of ``dev``, which is the order of local ranks.
 
-        BadInput for more than there are.
+        BadInput if the node has fewer GPUs.
         """
         if not 1 <= count <= len(self.gpus):
             raise BadInput(f"{count} GPUs per node asked for; valid: 1 to {len(self.gpus)}")
         return self.gpus[:count]
 
     def placed(self, ranks: int) -> tuple[int, ...] | None:
-        """The index of the GPU of each of the first ``ranks`` local ranks; None for more ranks than there are."""
+        """The GPU index of each of the first ``ranks`` local ranks; None if there are fewer local ranks."""
         all_ranks = self.gpu_of_rank or tuple(range(len(self.gpus)))
         return all_ranks[:ranks] if ranks <= len(all_ranks) else None
 
@@ -139,7 +139,7 @@ class Topology:
         return tuple(gpu.sm for gpu in self.first_gpus(count))
 
     def has_nvswitch(self, count: int) -> bool:
-        """Whether NCCL sees an NVSwitch from the first ``count`` GPUs; NCCL treats all NVSwitches of a node as one."""
+        """Whether NCCL sees an NVSwitch from the first ``count`` GPUs. NCCL treats all NVSwitches of a node as one."""
         return any(gpu.count_nvlinks(Target.SWITCH) for gpu in self.first_gpus(count))
 
     def all_direct_nvlink(self, count: int) -> bool:
@@ -159,7 +159,8 @@ class Topology:
 
     @property
     def nvswitches(self) -> int:
-        """Number of distinct NVSwitch addresses; 1 if the switches are invisible to the host (B200, most VMs)."""
+        """The number of different NVSwitch addresses; 1 if the host does not see the switches (B200, most virtual
+        machines)."""
         return len({link.target for gpu in self.gpus for link in gpu.nvlinks if link.kind is Target.SWITCH})
 
 

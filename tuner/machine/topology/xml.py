@@ -1,4 +1,5 @@
-"""Parses an untrusted XML file into a small tree whose elements know their line; error messages are one line."""
+"""Parses an XML file from an untrusted source into a small tree whose elements know their line. Error messages are one
+line."""
 
 import xml.etree.ElementTree as ET
 import xml.parsers.expat as expat
@@ -9,15 +10,17 @@ from typing import NoReturn, overload
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadTopology
 
-MAX_BYTES = 4 << 20  # a dump of the largest node known is below 100 kB
-MAX_DEPTH = 32  # NCCL's own are below 12
-MAX_ATTRIBUTE = 4000  # characters; masks of thousands of processors are shorter, and Python reads numbers of as many
+MAX_BYTES = 4 << 20  # the largest dump; that of the largest node known is below 100 kB
+MAX_DEPTH = 32  # the deepest nesting; NCCL's own files stay below 12
+# The longest attribute, in characters; masks of thousands of processors are shorter, and Python can read numbers of
+# this length
+MAX_ATTRIBUTE = 4000
 MAX_NETS = 640  # NCCL_TOPO_MAX_NODES, src/graph/topo.h, v2.28.9-1
 
 
 @dataclass(slots=True)
 class Element:
-    """An element of a document, and where it begins."""
+    """An element of a document, and the line where it begins."""
 
     tag: str
     attributes: dict[str, str]
@@ -25,7 +28,7 @@ class Element:
     where: str
     parent: "Element | None" = None
     children: list["Element"] = field(default_factory=list)
-    text: str = ""  # what is in it besides elements
+    text: str = ""  # the text in it, apart from elements
 
     def fail(self, problem: str) -> NoReturn:
         """Raises BadTopology with the file, line and tag of the element."""
@@ -38,7 +41,7 @@ class Element:
     def get(self, key: str, default: str | None = None) -> str | None: ...
 
     def get(self, key: str, default: str | None = None) -> str | None:
-        """An attribute; ``default`` if it is missing."""
+        """The value of an attribute; ``default`` if it is missing."""
         return self.attributes.get(key, default)
 
     def findall(self, tag: str) -> list["Element"]:
@@ -65,9 +68,10 @@ class Element:
 
 
 def parse(data: bytes, where: str, by_nccl: bool = True) -> list[Element]:
-    """The elements of a document in the order of their start; the first is the root. Errors call it ``where``.
+    """The elements of a document in the order in which they begin; the first is the root. Errors call the document
+    ``where``.
 
-    ``by_nccl``: refuse what NCCL's own parser does not read. BadTopology if the data are not XML, or too large.
+    ``by_nccl``: also refuse what NCCL's own parser does not read. BadTopology if the data are not XML, or too large.
     """
     if len(data) > MAX_BYTES:
         raise BadTopology(f"{where}: {len(data)} bytes are no topology of one node; valid: up to {MAX_BYTES}")
@@ -94,7 +98,8 @@ def parse(data: bytes, where: str, by_nccl: bool = True) -> list[Element]:
         if path and not data.isspace():
             path[-1].text += data
 
-    # NCCL's own parser (xmlGetNode, xml.cc) knows elements and comments only; a DOCTYPE could also hold entity bombs.
+    # NCCL's own parser (xmlGetNode, xml.cc) only knows elements and comments. A DOCTYPE could also contain entities
+    # that expand without limit.
     if by_nccl:
         parser.XmlDeclHandler = lambda *_: fail("NCCL does not read files with an XML declaration; remove <?xml ...?>")
         parser.StartDoctypeDeclHandler = lambda *_: fail("NCCL does not read files with a DOCTYPE; remove it")
