@@ -708,6 +708,31 @@ NATIVE = "(Trainer pid=31) /opt/lib/lib{name}.so(+0x{at}) [0x7f11{at}] {function
             {"pid": 31},
         ),
         (
+            ["[2026-01-02 03:04:05] Received sigquit from a child process.",
+             "[2026-01-02 03:04:05 TP2] Scheduler hit an exception: Traceback (most recent call last):",
+             'File "/app/scheduler.py", line 1, in run'],
+            "python_traceback",
+            {"rank": 2},
+        ),
+        (
+            ["[2026-01-02 03:04:05 TP2] Scheduler hit an exception: Traceback (most recent call last):",
+             '  File "/app/scheduler.py", line 1, in run', "    raise ValueError(", "ValueError: no such model"],
+            "python_exception",
+            {"rank": 2, "followers": []},
+        ),
+        (
+            ["(Worker pid=3) Traceback (most recent call last):", "(Worker pid=3) KeyError: 1", *FRAMES, "",
+             "AttributeError: of another process"],
+            "python_exception",
+            {"pid": 3},
+        ),
+        (
+            ["Sending process 55 closing signal SIGTERM", "failed (exitcode: 1) local_rank: 1 (pid: 56) of binary: p"],
+            "exit_code",
+            {"pid": 56},
+        ),
+        (["Sending process 55 closing signal SIGTERM"], "terminated", {"pid": 55}),
+        (
             ["[2026-01-02 03:04:05,1] [INFO] [launch.py:9:sigkill_handler] Killing subprocess 55"],
             "launcher_ended_others",
             {"pid": None},
@@ -720,7 +745,7 @@ NATIVE = "(Trainer pid=31) /opt/lib/lib{name}.so(+0x{at}) [0x7f11{at}] {function
         ),
     ],
     ids=["sglang", "pipelines", "engine", "cause of an engine's end", "stack", "watchdog's stack", "its cause",
-         "deepspeed", "deepspeed's code"],
+         "aftermath first", "below a head", "two tracebacks", "exit code", "sigterm", "deepspeed", "deepspeed's code"],
 )  # fmt: skip
 def test_what_engines_and_stacks_report_of_other_processes(
     tmp_path: Path, lines: list[str], code: str, facts: dict[str, object]
@@ -728,6 +753,28 @@ def test_what_engines_and_stacks_report_of_other_processes(
     first = of_text(tmp_path, *lines)[0]
     assert (first.code, first.severity) == (f"ending.{code}", FAULT)
     assert {name: first.facts[name] for name in facts} == facts
+
+
+def test_a_timeout_that_no_watchdog_caught_is_one(tmp_path: Path) -> None:
+    line = (
+        "RuntimeError: [Rank {rank}] Caught collective operation timeout: WorkNCCL(SeqNum=6, OpType=ALLREDUCE, Tensor"
+    )
+    first = of_text(tmp_path, *(line.format(rank=rank) for rank in (1, 3)))[0]
+    assert (first.code, first.facts["ranks"]) == ("diagnose.timeout", [1, 3])
+
+
+def test_threads_of_xla_that_wait_are_not_judged(tmp_path: Path) -> None:
+    waits = "E rendezvous.cc:38] This thread has been waiting for `clique for rank 6` for 10 seconds and may be stuck."
+    first = of_text(tmp_path, waits)[0]
+    assert (first.code, first.severity) == ("ending.rendezvous_waits", UNKNOWN)
+    assert of_text(tmp_path, waits, "Segmentation fault")[0].code == "ending.segmentation_fault"
+
+
+def test_an_engine_that_names_only_itself_is_not_judged(tmp_path: Path) -> None:
+    first = of_text(
+        tmp_path, "[TensorRT-LLM] TensorRT-LLM version: 1.2.0", "[TensorRT-LLM][INFO] MPI size: 1, rank: 0"
+    )[0]
+    assert (first.code, first.severity) == ("engine_log.says_little", UNKNOWN)
 
 
 def test_a_table_that_has_no_row_yet_is_not_judged(tmp_path: Path) -> None:
@@ -783,6 +830,13 @@ def test_what_only_makes_a_job_slower_comes_after_what_ended_it(tmp_path: Path, 
         ("jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.",
          "cuda_out_of_memory", {}),
         ("RuntimeError: No CUDA GPUs are available", "cuda_no_device", {}),
+        ("               NVRM: fallen off the bus and is not responding to commands.", "gpu_lost", {}),
+        ("RuntimeError: [Rank 4] Caught collective operation timeout: WorkNCCL(OpType=BROADCAST, Timeout(ms)=9) ran",
+         "collective_timeout", {"rank": 4}),
+        ("F rendezvous.cc:9] Termination timeout for `call to collective 5` of 40 seconds exceeded. Exiting",
+         "rendezvous_stuck", {}),
+        ("XlaRuntimeError: INTERNAL: NCCL operation async_err failed: remote process exited or there was an error",
+         "nccl_error", {"remote": True}),
         ("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "cuda_error", {}),
         ("-- Process 3 terminated with the following error:", "child_failed", {}),
         ("worker-0 exited with code 139", "segmentation_fault", {}),

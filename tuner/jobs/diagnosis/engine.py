@@ -42,6 +42,8 @@ def of_engine(file: Path, known: KnownFacts) -> FileDiagnosis:
         on = [] if log.enabled is None else _titles(release, log.enabled)
         facts = {"engine": release.engine, "on": on, "line": log.enabled_line}
         found = [Finding("engine_log.all_there", Severity.NOTE, facts)]
+        if log.enabled is None and log.ranks is None and not log.switches:
+            found = [Finding("engine_log.says_little", Severity.UNKNOWN, {})]
     found.append(_engine(log, release))
     return found_in(file, FileKind.engine, found, known)
 

@@ -19,7 +19,7 @@ from tuner.scenario.logs.lines import is_stripped
 from tuner.times.measured.formats import NCCL_TESTS, FileFormat, MeasurementFile
 
 OF_LOGS = (
-    b" NCCL INFO ", b"NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout",
+    b" NCCL INFO ", b"NCCL WARN ", b"NCCL error in: ", b"aught collective operation timeout",
     b" ProcessGroupNCCL.cpp:",
 )  # fmt: skip
 OF_ACCOUNTING = ("slurm_completed",)  # an orderly end that a file of nothing else says

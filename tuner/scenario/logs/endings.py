@@ -5,7 +5,7 @@ process, the record has the signal's kind, no matter whether a shell, a launcher
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -14,8 +14,8 @@ from tuner.base.dataclass import dataclass
 from tuner.base.expressions import expression
 
 # Roles.
-HARDWARE, CAUSE, OPENING, EXCEPTION, HEAD, ECHO, ORDERLY, FRAME, WAITING = (
-    "hardware", "cause", "opening", "exception", "head", "echo", "orderly", "frame", "waiting"
+HARDWARE, CAUSE, OPENING, EXCEPTION, HEAD, ECHO, AFTERMATH, ORDERLY, FRAME, WAITING = (
+    "hardware", "cause", "opening", "exception", "head", "echo", "aftermath", "orderly", "frame", "waiting"
 )  # fmt: skip
 HEADS = {"python_frame": "python_traceback", "native_frame": "cpp_stack"}  # what a line of a stack is a part of
 LEAST_FRAMES = 2  # lines of a stack that tell a traceback in a piece of output that has nothing else
@@ -143,8 +143,8 @@ STEMS = (
     "subset of ranks", "compromised", "mismatch", "ontainer", "ImagePull", "atal", "supported HW", "Horovod",
     "File \"", "broadcast block", "frame #", "[0x", " @ ", "sigquit", "No space", "quota", "in use", "open files",
     "EADDRINUSE", "slots", "listen on", "resolve", "execve", "ssh:", "publickey", "_STATUS_", "sigkill", "EXHAUSTED",
-    "NVML", "NVIDIA driver", "is dead", "is stopped", "encountered", "Unable to", "ORTE", "PRTE", "NcclE", "DMAR:",
-    "AMD-Vi", "ncclU", "ncclS", "ncclI", "ncclR",
+    "NVML", "NVIDIA driver", "is dead", "is stopped", "encountered", "Unable to", "ORTE", "PRTE", "fallen off",
+    "NcclE", "DMAR:", "AMD-Vi", "ncclU", "ncclS", "ncclI", "ncclR",
 )  # fmt: skip
 
 
@@ -237,6 +237,22 @@ def _number(text: str | None) -> int | None:
     return int(text) if text else None
 
 
+def _below_heads(endings: Iterable[EndingLine]) -> Iterator[EndingLine]:
+    """The endings; what ends a traceback whose head alone has a logger's prefix is of the head's process."""
+    head, last = None, None  # the head, and the last line of its stack
+    for each in endings:
+        nobody = each.source == (None, None, None) and each.gpu is None
+        if each.kind == "python_traceback":
+            head, last = each, None
+        elif each.kind == "python_frame" and nobody:
+            last = each.line
+        elif nobody and head is not None and last is not None and each.line - last < MOST_BELOW:
+            yield replace(each, rank=head.rank, host=head.host, pid=head.pid)
+            head = None
+            continue
+        yield each
+
+
 def failures(endings: Iterable[EndingLine]) -> list[EndingLine]:
     """The lines that report failures, beginning with the first cause; the others follow in the order of the log.
 
@@ -246,7 +262,7 @@ def failures(endings: Iterable[EndingLine]) -> list[EndingLine]:
     """
     found, opened = list[EndingLine](), set[tuple[int | None, str | None, int | None]]()
     frames = dict[tuple[int | None, str | None, int | None], int]()  # the last line of a stack, by process
-    for each in endings:
+    for each in _below_heads(endings):
         if each.kind == "python_frame":
             frames[each.source] = each.line
         elif each.kind == "python_traceback":
@@ -254,7 +270,7 @@ def failures(endings: Iterable[EndingLine]) -> list[EndingLine]:
         below = each.source in opened or each.line - frames.get(each.source, -MOST_BELOW) < MOST_BELOW
         if each.role not in (ORDERLY, FRAME, WAITING) and (each.role != EXCEPTION or below):
             found.append(each)
-    order = {HARDWARE: 0, CAUSE: 1, EXCEPTION: 2, OPENING: 2, ECHO: 3, HEAD: 4}
+    order = {HARDWARE: 0, CAUSE: 1, EXCEPTION: 2, OPENING: 2, ECHO: 3, HEAD: 4, AFTERMATH: 5}
     timed = all(each.time is not None for each in found)  # or of several files without one clock
     first = min(found, key=lambda each: (order[each.role], (timed and each.time) or "", each.line), default=None)
     return [] if first is None else [first, *(each for each in found if each is not first)]

@@ -39,7 +39,7 @@ TYPES = "float|half|double|bfloat16|u?int(?:8|32|64)|fp8_e[45]m[23]|f8e[45]m[23]
 # writes to stdout, and PyTorch's word of a collective that did not end.
 KEPT = expression(
     rf"#\s+Rank\s+\d|#\s+size\s+count|#\s+out-of-place\s|^\s+\d+\s+\d+\s+(?:{TYPES}) "
-    r"|[NR]CCL version (?:: )?\d|Watchdog caught collective"
+    r"|[NR]CCL version (?:: )?\d|(?:Watchdog c|C)aught collective"
     r"|last enqueued (?:NCCL )?work|Last error:\s*$|NCCL DIAG \[|^NET/IB\w* ?: ?Got completion from peer"
     r"|(?:^|\s)(?:host|rank)\s{2,}: \S|Root Cause \(first"
 )

@@ -48,7 +48,7 @@ _RCCL = expression(r"RCCL version (?:: )?(\S+)")  # AMD's
 _OF_RCCL = expression(r"\bRCCL |librccl|\[RINGS\]")  # lines of it alone, where that with the version is missing
 # PyTorch, torch/csrc/distributed/c10d: ProcessGroupNCCL.cpp, and NCCLUtils.cpp with ncclGetLastError
 _TIMED_OUT = expression(
-    r"[Rr]ank ?(\d+)\].*Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
+    r"[Rr]ank ?(\d+)\].*(?:Watchdog c|C)aught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
     r"(?:, NumelIn=(\d+), NumelOut=(\d+))?"
 )
 _AT_WORK = expression(r"[Rr]ank ?(\d+)\].* work(?: sequence id)?: (\d+),? (?:PG status: )?last enqueued (?:NCCL )?work")
@@ -812,7 +812,7 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("RCCL ", _OF_RCCL, _Reader.of_rccl),
     ("librccl", _OF_RCCL, _Reader.of_rccl),
     ("[RINGS]", _OF_RCCL, _Reader.of_rccl),
-    ("Watchdog caught ", _TIMED_OUT, _Reader.timed_out),
+    ("aught collective ", _TIMED_OUT, _Reader.timed_out),
     ("last enqueued ", _AT_WORK, _Reader.process_group),
     ("Last error:", LAST_ERROR, _Reader.last_error),
     ("Got completion from peer ", COMPLETION, _Reader.unprefixed_warning),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from tuner.base.findings import Finding, Severity
 from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.endings import (
+    AFTERMATH,
     CAUSE,
     ECHO,
     HARDWARE,
@@ -27,7 +28,7 @@ RESULTS = {  # ncclResult_t by what ncclGetErrorString says of it, src/init.cc
     "invalid usage": "ncclInvalidUsage",
     "remote process": "ncclRemoteError",
 }
-FOLLOWS = {ECHO, HEAD}
+FOLLOWS = {ECHO, HEAD, AFTERMATH}
 # What a launcher says of a process that ended, beside what that process had printed; it ends the others by SIGTERM.
 OF_LAUNCHERS = {*SIGNALS.values(), "exit_code"} - {"terminated", "interrupted"}
 BEGINNINGS = {HARDWARE, CAUSE}
@@ -109,6 +110,7 @@ def _facts(ending: EndingLine, log: NcclLog) -> dict[str, object]:
         "number": ending.number,
         "detail": ending.detail,
         "result": next((name for part, name in RESULTS.items() if part in detail), None),
+        "remote": ("remote process" in detail) or None,
         "meaning": meaning and meaning.says,
     }
 
