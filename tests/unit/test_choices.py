@@ -196,6 +196,18 @@ def test_ranges_end_before_channels_that_cannot_be_followed() -> None:
     assert CliRunner().invoke(everything, [*words, "--to", "32G"]).stderr == ""
 
 
+def test_picks_that_take_turns_by_rounding_are_one_row() -> None:
+    words = ("edges", "allreduce", "--machine", "dgx-h100", "--nodes", "4", "--nccl", "2.32.3")
+    said = CliRunner().invoke(everything, words).stdout
+    (row,) = (line for line in said.splitlines() if " and NVLSTree/Simple in turn" in line)
+    assert row.split()[:4] == ["1036398753", "B", "1036399264", "B"]
+    assert row.split()[-1] == "6"
+    assert said.count("Ring/Simple") == 2
+    every = CliRunner().invoke(everything, [*words, "--every"]).stdout
+    assert " in turn" not in every
+    assert every.count("Ring/Simple") > 2
+
+
 def test_ranges_of_registered_buffers_end_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "MOST", 1 << 10)  # or it takes seconds
     selection = selection_of("2.30.7", "dgx-h100", {})

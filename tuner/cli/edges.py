@@ -19,7 +19,7 @@ from tuner.cli import options
 from tuner.cli.command import excludes, has
 from tuner.cli.engine import EngineOptions, engine_options, show_borders
 from tuner.cli.output import human_bytes, json_wanted, print_json, print_view, say, shown_as_json
-from tuner.emulator.ranges import answers, goes_on
+from tuner.emulator.ranges import SizeRange, answers, goes_on
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES
 
@@ -119,13 +119,15 @@ def _over_sizes(collectives: Sequence[Collective], every: bool, asked: options.C
     records = {request.collective: answers(selection, request, low, high).records(request) for request in requests}
     if json_wanted():
         print_json([record for of_one in records.values() for record in of_one], "ranges")
+    in_turn = False
     for request in requests:
         of_one = records[request.collective]
         last = of_one[-1].to_bytes
         if not json_wanted():
-            rows = groupby(of_one, key=lambda one: one.from_bytes if every else one.name)
-            title = f"{request.collective.name} on {described.title}"
-            print_view(title, BY_SIZE, [list(same) for _, same in rows])
+            rows = [list(same) for _, same in groupby(of_one, key=lambda one: one.from_bytes if every else one.name)]
+            rows = rows if every else _in_turn(rows)
+            print_view(f"{request.collective.name} on {described.title}", BY_SIZE, rows)
+            in_turn |= any(map(_takes_turns, rows))
         if goes_on(selection, request, last, high):
             after = human_bytes(last + 1)
             click.echo(
@@ -133,6 +135,32 @@ def _over_sizes(collectives: Sequence[Collective], every: bool, asked: options.C
                 "ranges",
                 err=True,
             )
+    if in_turn:
+        say("in turn: both take the same time there but for rounding (--every lists each range)")
+
+
+def _in_turn(rows: Sequence[list[SizeRange]]) -> list[list[SizeRange]]:
+    """The rows of ranges, in which several narrow ones that follow each other are one row. Where two times cross, each
+    is the shorter one in turn for some hundred bytes, because NCCL rounds them.
+    """
+    joined: list[list[SizeRange]] = []
+    for narrow, those in groupby(rows, key=lambda row: _width(row) < NARROW * row[0].from_bytes):
+        several = list(those)
+        joined += [[each for row in several for each in row]] if narrow and len(several) > 1 else several
+    return joined
+
+
+def _width(row: Sequence[SizeRange]) -> int:
+    return row[-1].to_bytes - row[0].from_bytes + 1
+
+
+def _takes_turns(row: Sequence[SizeRange]) -> bool:
+    return len({each.name for each in row}) > 1
+
+
+def _picks(row: Sequence[SizeRange]) -> str:
+    names = " and ".join(dict.fromkeys(str(each.name) for each in row))
+    return f"{names} in turn" if _takes_turns(row) else names
 
 
 def _over_counts(
@@ -198,11 +226,13 @@ PICK = (
     Column("channels", of_all(span, "channels")),
     Column("threads", of_all(span, "threads")),
 )
+NARROW = 1e-4  # of its first size: a row of ranges of one pick that is no wider
 BY_SIZE = (
     Column("from", lambda ranges: ranges[0].from_bytes, human_bytes),
     Column("to", lambda ranges: ranges[-1].to_bytes, human_bytes),
     Column("about", lambda ranges: ranges[-1].to_bytes, about),
-    *PICK,
+    replace(PICK[0], value=_picks),
+    *PICK[1:],
     Column("ranges", len),
 )
 
