@@ -69,11 +69,19 @@ def answer(asked: dict[str, Any]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
+def variables_of(python: Path) -> dict[str, str]:
+    """The environment of a build; an installed one's without PYTHONPATH, as another tree would come before its own."""
+    own = python == Path(sys.executable)
+    return {name: value for name, value in os.environ.items() if own or name != "PYTHONPATH"}
+
+
 def answers(python: Path, asked: list[dict[str, Any]]) -> list[str]:
     """The answers of the build that this Python has, one a scenario."""
     # By its path and from elsewhere, so that `tuner` is the installed one.
     words = [str(python), str(Path(__file__).resolve()), "--answer"]
-    done = subprocess.run(words, input=json.dumps(asked), cwd="/", text=True, capture_output=True)
+    done = subprocess.run(
+        words, input=json.dumps(asked), cwd="/", env=variables_of(python), text=True, capture_output=True
+    )
     if done.returncode:
         raise SystemExit(f"{python}:\n{done.stderr}")
     read: list[str] = json.loads(done.stdout)
@@ -82,11 +90,12 @@ def answers(python: Path, asked: list[dict[str, Any]]) -> list[str]:
 
 def memory(python: Path, seed: int, count: int) -> list[str]:
     """What ``nccl-tuner memory --json`` says by that build, of one and two nodes; exit code and output."""
-    draw, said = random.Random(seed), []
+    draw, said = random.Random(seed), list[str]()
     for _ in range(count):
         place = ["--machine", draw.choice(MEMORY_MACHINES), "--nodes", str(draw.choice([1, 2]))]
         words = ["memory", *place, "--nccl", draw.choice(MEMORY_RELEASES), "--json"]
-        done = subprocess.run([str(python.with_name("nccl-tuner")), *words], cwd="/", text=True, capture_output=True)
+        command = [str(python.with_name("nccl-tuner")), *words]
+        done = subprocess.run(command, cwd="/", env=variables_of(python), text=True, capture_output=True)
         said.append(f"{' '.join(words)}: {done.returncode}\n{done.stdout}")
     return said
 

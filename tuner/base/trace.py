@@ -105,6 +105,11 @@ def _reporting_to(listen: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
+def listening() -> bool:
+    """Whether a trace is on: loops over rules need not report their steps while none is."""
+    return _listener.get() is not None
+
+
 def kept(values: NDArray[Any]) -> NDArray[Any]:
     """A copy of numbers [size] made before they are changed in place; only while somebody traces."""
     return values if _listener.get() is None else values.copy()

@@ -127,19 +127,22 @@ def _no_bandwidth(point: ModelPoint) -> str:
 
 def latency_us(point: ModelPoint) -> Float:
     """Latency of a cell in us, float32: the release's rules for its algorithm, applied in order."""
-    value = f32(0)
-    for rule in point.rules.latency[point.algorithm]:
-        before, value = value, rule(value, point)
-        trace.step("latency", "us", rule, before, value)
-    return value
+    return _applied(point.rules.latency[point.algorithm], point, "latency", "us")
 
 
 def bandwidth_gbs(point: ModelPoint) -> Float:
     """Algorithm bandwidth of a cell, 1e9 B/s as float32: the release's rules for its algorithm, applied in order."""
-    value = f32(0)
-    for rule in point.rules.bandwidth[point.algorithm]:
+    return _applied(point.rules.bandwidth[point.algorithm], point, "bandwidth", "GB/s")
+
+
+def _applied(
+    rules: Iterable[Callable[[Float, ModelPoint], Float]], point: ModelPoint, quantity: str, unit: str
+) -> Float:
+    value, listening = f32(0), trace.listening()
+    for rule in rules:
         before, value = value, rule(value, point)
-        trace.step("bandwidth", "GB/s", rule, before, value)
+        if listening:
+            trace.step(quantity, unit, rule, before, value)
     return value
 
 

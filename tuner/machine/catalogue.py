@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from difflib import SequenceMatcher, get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -224,7 +224,12 @@ class Machine:
     @property
     def topology_sha256(self) -> str:
         """SHA-256 of the topology's text, in hexadecimal."""
-        return sha256(self.topology_xml.encode()).hexdigest()
+        return _sha256(self.topology_xml)
+
+
+@lru_cache(64)
+def _sha256(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
 
 
 def newest_release(machines: Iterable[str]) -> str:
@@ -292,6 +297,7 @@ def _by_plain_name(rows: Mapping[str, Row], name: str) -> Row | None:
     return exactly.get(plain) or without.get(BEFORE_SIZES.sub("", plain))
 
 
+@lru_cache(1024)
 def _plain(name: str) -> str:
     """The form in which names are compared; DGX-H100, dgx_h100 and "dgx h100" have the same form."""
     return "-".join(name.lower().replace("_", " ").replace("-", " ").split())

@@ -7,6 +7,7 @@ value. Most records have no ``==``, because creating that method would slow down
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -498,8 +499,7 @@ class Release:
 
     def generation(self, comp_cap: int) -> Generation:
         """The generation whose row applies to a compute capability (90 for 9.0)."""
-        rows = self.generations
-        return max((row for row, least in rows.items() if comp_cap >= least), key=rows.__getitem__)
+        return _generation(self, comp_cap)
 
     @property
     def indifferent_variables(self) -> set[str]:
@@ -528,6 +528,12 @@ class Release:
     def file_of(self, key: str) -> str:
         """The file that sets a dotted key; for an unknown key, the release's own file."""
         return file_of(self.files, key)
+
+
+@lru_cache(1024)  # every rule with a table by generation asks
+def _generation(nccl: Release, comp_cap: int) -> Generation:
+    rows = nccl.generations
+    return max((row for row, least in rows.items() if comp_cap >= least), key=rows.__getitem__)
 
 
 def given(constant: T | None, key: str) -> T:

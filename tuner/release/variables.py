@@ -46,8 +46,8 @@ def not_emulated(nccl: Release, variables: Iterable[str]) -> list[str]:
 
     The variables of the search are among them: a caller that has searched with them removes them first.
     """
-    unlisted = set(variables) - nccl.listed_variables
-    return sorted(unlisted & in_library(nccl.name))
+    given = set(variables)
+    return sorted((given - nccl.listed_variables) & in_library(nccl.name)) if given else []
 
 
 def nearest(nccl: Release, variable: str) -> str:

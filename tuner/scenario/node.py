@@ -53,8 +53,14 @@ class ResolvedNode:
 
     def with_nodes(self, nodes: int) -> "ResolvedNode":
         """The same kind with ``nodes`` nodes; what was already read and computed is kept."""
+        return self.described_by(replace(self.scenario, nodes=nodes))
+
+    def described_by(self, scenario: Scenario) -> "ResolvedNode":
+        """The same kind as a scenario describes it that differs in its number of nodes; what was already read and
+        computed is kept.
+        """
         other = copy(self)
-        other.scenario, other.nodes = replace(self.scenario, nodes=nodes), nodes
+        other.scenario, other.nodes = scenario, scenario.nodes
         return other
 
     @property

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import cached_property
+from contextlib import suppress
+from dataclasses import fields, replace
+from functools import cached_property, lru_cache
 from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from tuner.emulator.communicator import Comm
 from tuner.emulator.rules import init, registered, resolved
 from tuner.emulator.rules.init import DomainHosts
 from tuner.machine import catalogue
+from tuner.machine.catalogue import Machine
 from tuner.machine.topology import Topology, edit
 from tuner.machine.topology import read as read_topology
 from tuner.release import Release
@@ -57,7 +59,7 @@ class ResolvedScenario:
         other = ResolvedScenario(replace(self.scenario, nodes=nodes))
         if self.scenario.members is not None:  # which may be on other hosts then
             return other
-        other.kinds = (self.own.with_nodes(nodes), *self.kinds[1:])
+        other.kinds = (self.own.described_by(other.scenario), *self.kinds[1:])
         other.release = self.release
         other._domains = self._domains
         vars(other.scenario)["_resolved"] = other  # what it resolves to is known
@@ -492,10 +494,35 @@ class ResolvedScenario:
 
 def _kind(scenario: Scenario) -> ResolvedNode:
     if scenario.logged is None:
-        return ResolvedNode(scenario)
+        if _says_more(scenario):
+            return ResolvedNode(scenario)
+        machine = str(scenario.machine)
+        known = _of_machine(machine, catalogue.load(machine), release.load(scenario.nccl))
+        return known.described_by(scenario)
     from tuner.scenario.from_log import ResolvedLoggedNode  # which reads logs
 
     return ResolvedLoggedNode(scenario, scenario.logged)
+
+
+_NAMED = ("nccl", "nodes", "machine")
+_BESIDE = {each.name: each.default for each in fields(Scenario) if each.name not in _NAMED}
+
+
+def _says_more(scenario: Scenario) -> bool:
+    """Whether a scenario says anything beside a machine of the catalogue, a release and a number of nodes."""
+    said = vars(scenario)
+    return scenario.machine is None or any(said[name] != default for name, default in _BESIDE.items())
+
+
+@lru_cache(16)
+def _of_machine(name: str, machine: Machine, nccl: Release) -> ResolvedNode:
+    """A machine of the catalogue by the name it was asked for: what is found out about it is the same for all numbers
+    of nodes.
+    """
+    node = ResolvedNode(Scenario(nccl.name, nodes=1, machine=name))
+    with suppress(TunerError):  # which is raised where the node is asked for it
+        _ = node.gpu_of_rank
+    return node
 
 
 Used = tuple[ResolvedNode, tuple[int, ...]]  # a host, and which of its GPUs have ranks of the communicator

@@ -4,7 +4,7 @@ Shapes: sizes are nBytes; channels and threads are arrays of integers, [size].
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -280,15 +280,30 @@ def fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold
     ``alone`` is the size in bytes that one channel with all threads needs.
     """
     result = np.full(nbytes.shape, threads, np.int64)
-    while threads > 0 and threads % 128 == 0:
-        # With several channels the size already fills all threads, so only one channel can still shrink.
-        halve = (result == threads) & (channels == 1) & (nbytes < np.uint64(as_size_t(alone)))
-        if not halve.any():
-            break  # nor any further
-        threads //= 2
-        alone = int32(threads * threshold)
-        result[halve] = threads
+    needs, fewer = _halved(threads, threshold, alone)
+    if not len(needs):
+        return result
+    # With several channels the size already fills all threads, so only one channel can still shrink.
+    alone_too_many = np.flatnonzero((channels == 1) & (nbytes < needs[-1]))
+    if len(alone_too_many):
+        result[alone_too_many] = fewer.take(np.searchsorted(needs, nbytes[alone_too_many], side="right"))
     return result
+
+
+@lru_cache(1024)
+def _halved(threads: int, threshold: int, alone: int) -> tuple[SizeArray, IntArray]:
+    """The sizes in bytes that keep a channel's threads from one more halving, rising; threads below each of them.
+
+    As with channels, the first need that a size meets ends it, so the running minimum is what has to be met.
+    """
+    needs, left = list[int](), list[int]()
+    while threads > 0 and threads % 128 == 0:
+        needs.append(as_size_t(alone))
+        threads //= 2
+        left.append(threads)
+        alone = int32(threads * threshold)
+    least = np.minimum.accumulate(np.array(needs, np.uint64))
+    return least[::-1], np.array(left[::-1], np.int64)
 
 
 @BLOCK_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.base.dataclass import dataclass
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, f32, f64
 from tuner.base.registry import Registry
@@ -21,33 +20,20 @@ if TYPE_CHECKING:
     from tuner.emulator.rules.resolved import Rules
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class RuleCall:
-    """A request on a communicator, with the algorithm and protocol that a rule computes for."""
+    """A request on a communicator, with the algorithm and protocol that a rule computes for.
 
-    communicator: Comm
-    request: Request
-    algo_proto: AlgoProto
+    ``algorithm`` and ``protocol`` are those of ``algo_proto``, ``rules`` and ``limits`` those of the release. Nothing of
+    a call ever changes.
+    """
 
-    @property
-    def algorithm(self) -> Algorithm:
-        """The algorithm of the call."""
-        return self.algo_proto[0]
+    __slots__ = ("algo_proto", "algorithm", "communicator", "limits", "protocol", "request", "rules")
 
-    @property
-    def protocol(self) -> Protocol:
-        """The protocol of the call."""
-        return self.algo_proto[1]
-
-    @property
-    def rules(self) -> "Rules":
-        """The release's rules."""
-        return self.communicator.rules
-
-    @property
-    def limits(self) -> Limits:
-        """The release's limits."""
-        return self.communicator.release.limits
+    def __init__(self, communicator: Comm, request: Request, algo_proto: AlgoProto) -> None:
+        self.communicator, self.request, self.algo_proto = communicator, request, algo_proto
+        self.algorithm, self.protocol = algo_proto
+        self.rules: Rules = communicator.rules
+        self.limits: Limits = communicator.release.limits
 
     @property
     def like_nvls(self) -> bool:
@@ -67,44 +53,34 @@ class RuleCall:
         return per_byte * (self.limits.ll_traffic if self.protocol is Protocol.LL else 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ModelPoint:
-    """One cell of the latency and bandwidth tables, with what the rules derive from it."""
+    """One cell of the latency and bandwidth tables, with what the rules derive from it.
 
-    communicator: Comm
-    collective: Collective
-    algorithm: Algorithm
-    protocol: Protocol
+    ``graph`` is the algorithm's, ``environment`` has the variables of the communicator, ``ranks`` and ``nodes`` are its
+    numbers of them; ``release`` and ``rules`` are those that it runs. Nothing of a cell ever changes.
+    """
 
-    @property
-    def release(self) -> Release:
-        """The release that the communicator runs."""
-        return self.communicator.release
+    __slots__ = (
+        "algorithm",
+        "collective",
+        "communicator",
+        "environment",
+        "graph",
+        "nodes",
+        "protocol",
+        "ranks",
+        "release",
+        "rules",
+    )
 
-    @property
-    def rules(self) -> "Rules":
-        """The release's rules."""
-        return self.communicator.rules
-
-    @property
-    def environment(self) -> Environment:
-        """The variables of the communicator."""
-        return self.communicator.environment
-
-    @property
-    def graph(self) -> Graph:
-        """The algorithm's graph."""
-        return self.communicator.graphs[self.algorithm]
-
-    @property
-    def ranks(self) -> int:
-        """The number of ranks."""
-        return self.communicator.ranks
-
-    @property
-    def nodes(self) -> int:
-        """The number of nodes."""
-        return self.communicator.nodes
+    def __init__(self, communicator: Comm, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> None:
+        self.communicator, self.collective = communicator, collective
+        self.algorithm, self.protocol = algorithm, protocol
+        self.release: Release = communicator.release
+        self.rules: Rules = communicator.rules
+        self.environment: Environment = communicator.environment
+        self.graph: Graph = communicator.graphs[algorithm]
+        self.ranks, self.nodes = communicator.ranks, communicator.nodes
 
     @property
     def steps(self) -> int:

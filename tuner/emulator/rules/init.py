@@ -160,6 +160,8 @@ def nearest_path(some_nvlink: bool) -> str:
 
 def weakest(graphs: Sequence[Graph], path_types: Sequence[str]) -> Graph:
     """The graph on which ranks or nodes agree: the weakest values, but the first's pattern and latency (sic)."""
+    if len(graphs) == 1:
+        return graphs[0]
     return replace(
         graphs[0],
         channels=min(graph.channels for graph in graphs),

@@ -3,7 +3,7 @@
 Shapes: latencies in us and bandwidths in GB/s are scalars or [size]; times in us are [size].
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -58,9 +58,12 @@ def plus_latency(times: FloatArray, latency_us: Value, batches: int) -> FloatArr
 
 def corrected(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes) -> Corrected:
     """Latency and bandwidth with the corrections for each size."""
+    listening = trace.listening()
     for rule in call.rules.time:
         before = latency_us, bandwidth_gbs
         latency_us, bandwidth_gbs = rule(latency_us, bandwidth_gbs, call, sizes)
+        if not listening:
+            continue
         trace.step("latency at this size", "us", rule, before[0], latency_us)
         trace.step("bandwidth at this size", "GB/s", rule, before[1], bandwidth_gbs)
     return latency_us, bandwidth_gbs
@@ -249,12 +252,21 @@ def first_fastest(times: Iterator[FloatArray], communicator: Comm) -> tuple[NDAr
     Negative times do not count. A ring with one rank per node can have a negative time, in releases that count more
     network steps than steps.
     """
-    best_us = unless_negative(next(times))
-    best = np.zeros(best_us.shape, np.int8)
-    for index, time_us in enumerate(map(unless_negative, times), start=1):
-        best[time_us < best_us] = index
-        best_us = np.minimum(best_us, time_us)
+    of_each = list(times)
+    best, best_us = _first_least(of_each)
+    if not (best_us >= 0).all():
+        best, best_us = _first_least([unless_negative(time_us) for time_us in of_each])
     return best, _fast_enough(best_us, communicator)
+
+
+def _first_least(of_each: Sequence[FloatArray]) -> tuple[NDArray[np.int8], FloatArray]:
+    """For each size the index of the first of the least times, and that time in us."""
+    best_us = of_each[0].copy()
+    best = np.zeros(best_us.shape, np.int8)
+    for index, time_us in enumerate(of_each[1:], start=1):
+        np.copyto(best, index, where=time_us < best_us, casting="unsafe")
+        np.minimum(best_us, time_us, out=best_us)
+    return best, best_us
 
 
 def unless_negative(time_us: FloatArray) -> FloatArray:
@@ -266,11 +278,11 @@ def unless_negative(time_us: FloatArray) -> FloatArray:
 @RULES(nccl.TUNING_SELECT_BEST_TUNING(since="2.31.2"))
 def last_fastest(times: Iterator[FloatArray], communicator: Comm) -> tuple[NDArray[np.int8], FloatArray]:
     """The pick with the lowest time, and that time in us, [size]; of equal cells the last in NCCL's order."""
-    best_us = next(times)
+    best_us = next(times).copy()
     best = np.zeros(best_us.shape, np.int8)
     for index, time_us in enumerate(times, start=1):
-        best[time_us <= best_us] = index
-        best_us = np.minimum(best_us, time_us)
+        np.copyto(best, index, where=time_us <= best_us, casting="unsafe")
+        np.minimum(best_us, time_us, out=best_us)
     return best, _fast_enough(best_us, communicator)
 
 
