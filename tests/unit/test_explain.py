@@ -117,7 +117,7 @@ def test_steps_of_many_sizes_are_those_of_each(nccl: str) -> None:
             assert len(changing) < len(each[0])
             for steps, alike in zip(many, changing, strict=True):
                 for row, step in enumerate(alike):
-                    told = (steps.quantity, steps.name, steps.unit, steps.says, steps.source)
+                    told = (steps.quantity, steps.name, steps.unit, steps.says, steps.source(nccl))
                     assert told == (step.quantity, step.name, step.unit, step.says, step.source)
                     assert (shortest(steps.before[row]), shortest(steps.after[row])) == (step.before, step.after)
 

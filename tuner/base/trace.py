@@ -40,15 +40,28 @@ class TraceStep:
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
     """The effect of one rule for several sizes; ``before`` and ``after`` are numbers in ``unit``, [size], as
-    computed."""
+    computed. Releases that have the same ``rule`` and the same numbers share the object.
+    """
 
     quantity: str
-    name: str
+    rule: Callable[..., Any]
     before: NDArray[Any]
     after: NDArray[Any]
     unit: str
-    says: str
-    source: str
+
+    @property
+    def name(self) -> str:
+        """Name of the rule."""
+        return self.rule.__name__
+
+    @property
+    def says(self) -> str:
+        """The first line of the rule's docstring."""
+        return _says(self.rule)
+
+    def source(self, nccl: str) -> str:
+        """The place of the rule in a release."""
+        return _source_text(self.rule, nccl)
 
 
 Listener = Callable[[str, str, Callable[..., Any], Any, Any], None]
@@ -69,7 +82,7 @@ def tracing(nccl: str) -> Iterator[list[TraceStep]]:
 
 
 @contextmanager
-def tracing_sizes(nccl: str, count: int) -> Iterator[list[Steps]]:
+def tracing_sizes(count: int) -> Iterator[list[Steps]]:
     """Records the steps inside the block that change the quantity at one size or more, in computations of ``count``
     sizes."""
     seen: list[Steps] = []
@@ -79,8 +92,7 @@ def tracing_sizes(nccl: str, count: int) -> Iterator[list[Steps]]:
         if not (changed.any() if isinstance(changed, np.ndarray) else changed):
             return
         first, then = _of_each(before, count), _of_each(after, count)
-        source = _source_text(rule, nccl)
-        seen.append(Steps(quantity, rule.__name__, first, then, unit, _says(rule), source))
+        seen.append(Steps(quantity, rule, first, then, unit))
 
     with _reporting_to(listen):
         yield seen

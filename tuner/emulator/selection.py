@@ -271,6 +271,10 @@ class Selection:
         table_us = self.cost_table(request, nbytes)
         return self.model_pick(request, nbytes, table_us), table_us
 
+    def take_tables(self, other: "Selection") -> None:
+        """Shares the tables of a selection whose communicator has equal ones: what either fills in, both have."""
+        vars(self)["_begun"] = other._begun
+
     @cached_property
     def alone(self) -> "Selection":
         """The selection without the communicator's tuner."""
@@ -278,7 +282,7 @@ class Selection:
             return self
         other = Selection(replace(self.communicator, tuner=None))
         other._asks_a_tuner = True
-        vars(other)["_begun"] = self._begun  # a tuner reaches no number of these
+        other.take_tables(self)  # a tuner reaches no number of these
         return other
 
     def tuner_answers(self, request: Request, nbytes: SizeArray) -> TunerAnswers:
@@ -442,22 +446,38 @@ class Selection:
         In this order: latency, bandwidth, latency and bandwidth corrected for this size, time, and the channels and
         threads of the cell if it is picked. BadInput for a size out of range, or a cell that :meth:`excluded` names.
         """
-        compute = self._computation(request, algo_proto)
+        of_model, of_calls = self._computation(request, algo_proto)
         with trace.tracing(self.communicator.release.read_as) as seen:
-            compute(size_array(size))
+            of_model()
+            of_calls(size_array(size))
         return seen
 
     def steps_of_sizes(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> list[trace.Steps]:
         """:meth:`steps` of several sizes at once, as arrays [size]."""
-        nbytes, compute = size_array(sizes), self._computation(request, algo_proto)
-        with trace.tracing_sizes(self.communicator.release.name, len(nbytes)) as seen:
-            compute(nbytes)
+        nbytes = size_array(sizes)
+        of_model = self.steps_of_model(request, len(nbytes), algo_proto)
+        return [*of_model, *self.steps_of_calls(request, nbytes, algo_proto)]
+
+    def steps_of_model(self, request: Request, count: int, algo_proto: AlgoProto) -> list[trace.Steps]:
+        """The first of :meth:`steps_of_sizes`: latency and bandwidth of a cell, the same for all ``count`` sizes."""
+        of_model, _ = self._computation(request, algo_proto)
+        with trace.tracing_sizes(count) as seen:
+            of_model()
         return seen
 
-    def _computation(self, request: Request, algo_proto: AlgoProto) -> Callable[[SizeArray], None]:
-        """A function that computes everything about a cell for some sizes, to be traced.
+    def steps_of_calls(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> list[trace.Steps]:
+        """The rest of :meth:`steps_of_sizes`: corrections by size, times, channels and threads, arrays [size]."""
+        nbytes, (_, of_calls) = size_array(sizes), self._computation(request, algo_proto)
+        with trace.tracing_sizes(len(nbytes)) as seen:
+            of_calls(nbytes)
+        return seen
 
-        The tables are filled in before it runs.
+    def _computation(
+        self, request: Request, algo_proto: AlgoProto
+    ) -> tuple[Callable[[], None], Callable[[SizeArray], None]]:
+        """Two functions that compute everything about a cell, to be traced: the model, and calls of some sizes.
+
+        The tables are filled in before they run.
         """
         bandwidths = self._bandwidths(request)
         if algo_proto not in bandwidths:
@@ -465,13 +485,15 @@ class Selection:
         call = self._call(request, algo_proto)
         at = ModelPoint(self.communicator, request.collective, *algo_proto)
 
-        def compute(nbytes: SizeArray) -> None:
+        def compute_model() -> None:
             model.latency_us(at)
             model.bandwidth_gbs(at)
+
+        def compute_calls(nbytes: SizeArray) -> None:
             self._times(call, MessageSizes(nbytes), bandwidths[algo_proto])
             self.communicator.rules.launch(call, self.tables_of(request.collective), nbytes)
 
-        return compute
+        return compute_model, compute_calls
 
     def _multicast_preferred(
         self, calls: Sequence[RuleCall], best: NDArray[np.int8], nbytes: SizeArray, channels: int

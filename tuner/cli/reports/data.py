@@ -19,6 +19,8 @@ from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Collective, DataType, Op
 from tuner.base.numerics import FloatArray, SizeArray
 from tuner.base.trace import Steps
+from tuner.emulator import alike
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
@@ -38,7 +40,7 @@ class Line:
     ``times_us`` is an array [candidate][size], NaN if NCCL ignores the candidate. ``pick`` is 3 x algorithm + protocol;
     it is -1 if NCCL finds nothing to run (``nothing`` says why), and for sizes below ``least_bytes``, which is one
     element per rank. ``steps`` explain each candidate that is a pick somewhere; their arrays [size] begin at index
-    ``first``, the first valid size.
+    ``first``, the first valid size, or have the one number of all sizes.
     """
 
     candidates: tuple[AlgoProto, ...]
@@ -88,14 +90,15 @@ def collect(
     if scenario.others or scenario.graphs:
         raise BadInput("report: --node and --graphs describe one number of nodes; valid: --machine, --topology")
     nodes, lines = nodes_of(scenario), dict[tuple[str, Collective, int], Line]()
-    selections = dict[tuple[str, int], Selection]()
+    selections, drawn = dict[tuple[str, int], Selection](), _Lines(SIZES)
     for name in along(releases):
+        of_release = replace(scenario, nccl=name)
         for count in nodes:
-            described = replace(scenario, nccl=name).with_nodes(count)
-            selection = selections[name, count] = Selection(described.communicator())
+            described = of_release.with_nodes(count)
+            selection = selections[name, count] = drawn.selection(described.communicator())
             for collective in Collective:
                 request = Request(collective, dtype, op)
-                lines[name, collective, count] = _line(described, selection, request, SIZES)
+                lines[name, collective, count] = drawn.line(described, selection, request)
     return PageData(scenario, dtype, op, tuple(releases), nodes, SIZES, lines, selections)
 
 
@@ -106,21 +109,65 @@ def nodes_of(scenario: Scenario) -> tuple[int, ...]:
     return tuple(count for count in counts if count * scenario.local_ranks() > 1)
 
 
+class _Lines:
+    """Lines over ``sizes``; what several releases have in common is computed once."""
+
+    def __init__(self, sizes: SizeArray) -> None:
+        self.sizes = sizes
+        self._of_tables: dict[Hashable, Selection] = {}  # a selection with these tables
+        self._of_choice: dict[Hashable, Line] = {}
+        self._steps: dict[Hashable, list[Steps]] = {}  # of the model, which leads from constants to the tables
+
+    def selection(self, communicator: Comm) -> Selection:
+        """The selection of a communicator; its tables may be those of another release."""
+        made, tables = Selection(communicator), alike.of_tables(communicator)
+        if tables is not None:
+            made.take_tables(self._of_tables.setdefault(tables, made))
+        return made
+
+    def line(self, scenario: Scenario, selection: Selection, request: Request) -> Line:
+        """The line of a release, collective and number of nodes."""
+        choice = alike.of_choice(selection, request)
+        line = None if choice is None else self._of_choice.get(choice)
+        if line is None:
+            line = _line(scenario, selection, request, self.sizes)
+            if choice is not None:
+                self._of_choice[choice] = line
+        steps = {
+            algo_proto: [*self._model_steps(selection, request, algo_proto), *of_calls]
+            for algo_proto, of_calls in line.steps.items()
+        }
+        excluded = tuple(item for item in selection.excluded(request).items() if item[0] not in line.candidates)
+        return replace(line, steps=steps, excluded=excluded)
+
+    def _model_steps(self, selection: Selection, request: Request, algo_proto: AlgoProto) -> list[Steps]:
+        """Steps that are the same for all sizes: each has its numbers once."""
+        tables = alike.of_tables(selection.communicator)
+        if tables is None:
+            return selection.steps_of_model(request, 1, algo_proto)
+        at = tables, request.collective, algo_proto
+        if at not in self._steps:
+            self._steps[at] = selection.steps_of_model(request, 1, algo_proto)
+        return self._steps[at]
+
+
 def _line(scenario: Scenario, selection: Selection, request: Request, sizes: SizeArray) -> Line:
+    """A line without the cells that are excluded, and without the steps of the model."""
     least_bytes = request.unit_bytes(scenario.ranks)
     small = int(np.searchsorted(sizes, np.uint64(least_bytes)))
     table = selection.cost_table(request, sizes[small:])
     picked = picks(selection, request, sizes, table)
     end = small + np.count_nonzero(picked.algorithm != NOTHING)
     candidates = tuple(selection.candidates(request)) if selection.usable(request) else ()
+    numbers = picked.combinations
     line = Line(
         candidates=candidates,
         times_us=np.full((len(candidates), len(sizes)), np.nan, np.float32),
-        pick=np.where(picked.algorithm == NOTHING, NOTHING, picked.combinations),
+        pick=np.where(picked.algorithm == NOTHING, NOTHING, numbers),
         pick_us=picked.time_us,
         channels=picked.channels,
         threads=picked.threads,
-        excluded=tuple(item for item in selection.excluded(request).items() if item[0] not in candidates),
+        excluded=(),
         least_bytes=least_bytes,
         nothing=_nothing(selection, request, sizes[end:]),
         first=small,
@@ -131,7 +178,7 @@ def _line(scenario: Scenario, selection: Selection, request: Request, sizes: Siz
         line.times_us[row, small:] = np.where(times_us < 0, np.float32(np.nan), times_us)
     for algo_proto in candidates:
         if (line.pick == ALGO_PROTOS.index(algo_proto)).any():
-            line.steps[algo_proto] = selection.steps_of_sizes(request, sizes[small:], algo_proto)
+            line.steps[algo_proto] = selection.steps_of_calls(request, sizes[small:], algo_proto)
     return line
 
 
@@ -169,13 +216,22 @@ def collect_calibrated(
 ) -> CalibratedLines:
     """Collects calibrated times for each line of the content. Raises BadInput and BadCalibration."""
     lines, known = CalibratedLines(), dict[tuple[Any, ...], CalibratedTimes]()
+    shared: dict[Hashable, CalibratedLine] = {}
     for release in along(report.releases):
         for count in report.nodes:
             scenario = replace(report.scenario, nccl=release, nodes=count)
-            model = calibrated.answering(wanted, scenario, report.selections[release, count])
+            selection = report.selections[release, count]
+            model = calibrated.answering(wanted, scenario, selection)
+            used, facts = calibrated.used(model), alike.of_facts(selection.communicator)
             for collective in Collective:
-                request, at = Request(collective, report.dtype, report.op), (release, collective, count)
-                lines[at] = _calibrated_line(report, request, report.lines[at], model, known)
+                at = release, collective, count
+                line = report.lines[at]
+                # What releases share of a line has the identity of its times.
+                by = id(line.times_us), facts, None if isinstance(model, NoCalibration) else _by(model)
+                if by not in shared:
+                    request = Request(collective, report.dtype, report.op)
+                    shared[by] = _calibrated_line(report, request, line, model, known)
+                lines[at] = replace(shared[by], used=replace(used, carried_over=shared[by].used.carried_over))
     return lines
 
 
@@ -207,15 +263,21 @@ def _times(
     model: TimeModel, request: Request, picked: Picks, known: dict[tuple[Any, ...], CalibratedTimes]
 ) -> CalibratedTimes:
     """Like :meth:`TimeModel.of_picks`; picks that releases share are computed once and kept in ``known``."""
-    communicator, parts = model.selection.communicator, []
-    by = model.calibration.name, model.same_machine, model.adapters_gbs, communicator.nodes, communicator.local_ranks
-    release = communicator.release.name if communicator.nodes == 1 else ""  # between nodes it does not matter
+    by, parts = _by(model), []
     for where, calls in features.by_combination(model.selection, request, picked):
-        key = *by, release, *(np.asarray(getattr(calls, each.name)).tobytes() for each in fields(calls))
+        key = *by, *(np.asarray(getattr(calls, each.name)).tobytes() for each in fields(calls))
         if key not in known:
             known[key] = model.times(request, calls)
         parts.append((where, known[key]))
     return joined_times(parts, len(picked.bytes))
+
+
+def _by(model: TimeModel) -> tuple[Hashable, ...]:
+    """What calibrated times depend on beside the features of calls."""
+    communicator = model.selection.communicator
+    release = communicator.release.name if communicator.nodes == 1 else ""  # between nodes it does not matter
+    by = model.calibration.name, model.same_machine, model.adapters_gbs, communicator.nodes, communicator.local_ranks
+    return *by, release
 
 
 def _few_digits(values: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -268,12 +330,16 @@ class Packer:
         self.traces: Once[tuple[Any, ...]] = Once()
         self.excluded: Once[tuple[tuple[int, int], ...]] = Once()
         self.lines: Once[tuple[Any, ...]] = Once()
+        # Of what several lines of the report share, by the identity of an array: where it is placed.
+        self._numbers_of: dict[int, int] = {}
+        self._values_of: dict[int, float | tuple[int]] = {}
+        self._texts_of: dict[tuple[str, str, Callable[..., Any], str], int] = {}
 
     def pack(self, described: dict[str, object]) -> Packed:
         """Packs the content; ``described``, which is everything else that the page says, is added to the index."""
         report, nodes = self.report, self.report.nodes
         places = [
-            [[self._line(report.lines[release, one, count]) for count in nodes] for one in Collective]
+            [[self._line(release, report.lines[release, one, count]) for count in nodes] for one in Collective]
             for release in report.releases
         ]
         calibrated = None if self.calibrated is None else self._calibrated(self.calibrated)
@@ -319,7 +385,21 @@ class Packer:
         ]
         return {"places": places, "rows": rows.values}
 
-    def _line(self, line: Line) -> int:
+    def _line(self, nccl: str, line: Line) -> int:
+        if id(line.times_us) not in self._numbers_of:
+            self._numbers_of[id(line.times_us)] = self._numbers(line)
+        reasons = tuple((_number(algo_proto), self.texts.place(reason)) for algo_proto, reason in line.excluded)
+        return self.lines.place(
+            (
+                self._numbers_of[id(line.times_us)],
+                self.excluded.place(reasons),
+                line.least_bytes,
+                self.texts.place(line.nothing),
+                tuple((_number(each), self._trace(nccl, line, steps)) for each, steps in line.steps.items()),
+            )
+        )
+
+    def _numbers(self, line: Line) -> int:
         pick = np.where(line.pick == NOTHING, 0xFFFF, line.pick)
         numbers = (
             tuple(
@@ -329,33 +409,37 @@ class Packer:
             self._floats(line.pick_us),
             *(self.shorts.place(values.astype("<u2").tobytes()) for values in (pick, line.channels, line.threads)),
         )
-        reasons = tuple((_number(algo_proto), self.texts.place(reason)) for algo_proto, reason in line.excluded)
-        return self.lines.place(
-            (
-                self.numbers.place(numbers),
-                self.excluded.place(reasons),
-                line.least_bytes,
-                self.texts.place(line.nothing),
-                tuple((_number(algo_proto), self._trace(line, steps)) for algo_proto, steps in line.steps.items()),
+        return self.numbers.place(numbers)
+
+    def _trace(self, nccl: str, line: Line, steps: list[Steps]) -> int:
+        """Position of the steps of an explanation; each has the position of its texts, and the values before and after
+        it."""
+        return self.traces.place(
+            tuple(
+                (self._texts(nccl, one), self._values(line, one.before), self._values(line, one.after)) for one in steps
             )
         )
 
-    def _trace(self, line: Line, steps: list[Steps]) -> int:
-        """Position of the steps of an explanation; each has the position of its texts, and the values before and after
-        it."""
-        rows = []
-        for one in steps:
-            texts = (one.quantity, one.name, one.unit, one.says, one.source)
-            rows.append((self.steps.place(texts), self._values(line, one.before), self._values(line, one.after)))
-        return self.traces.place(tuple(rows))
+    def _texts(self, nccl: str, one: Steps) -> int:
+        at = nccl, one.quantity, one.rule, one.unit
+        if at not in self._texts_of:
+            texts = (one.quantity, one.name, one.unit, one.says, one.source(nccl))
+            self._texts_of[at] = self.steps.place(texts)
+        return self._texts_of[at]
 
     def _values(self, line: Line, values: NDArray[Any]) -> float | tuple[int]:
         """The value itself if it is the same for all sizes, else the index of a row of numbers."""
+        if (known := self._values_of.get(id(values))) is not None:  # an array of the report, which releases share
+            return known
+        placed: float | tuple[int]
         if (values == values[0]).all():
-            return float(values[0])
-        row = np.full(line.first + len(values), np.nan, np.float32)
-        row[line.first :] = values
-        return (self._floats(row),)
+            placed = float(values[0])
+        else:
+            row = np.full(line.first + len(values), np.nan, np.float32)
+            row[line.first :] = values
+            placed = (self._floats(row),)
+        self._values_of[id(values)] = placed
+        return placed
 
     def _floats(self, row: NDArray[Any]) -> int:
         return self.floats.place(row.astype("<f4").tobytes())

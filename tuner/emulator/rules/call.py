@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class RuleCall:
     """A request on a communicator, with the algorithm and protocol that a rule computes for.
 
-    ``algorithm`` and ``protocol`` are those of ``algo_proto``, ``rules`` and ``limits`` those of the release. Nothing of
-    a call ever changes.
+    ``algorithm`` and ``protocol`` are those of ``algo_proto``, ``rules`` and ``limits`` those of the release. Nothing
+    of a call ever changes.
     """
 
     __slots__ = ("algo_proto", "algorithm", "communicator", "limits", "protocol", "request", "rules")

@@ -4,7 +4,7 @@ Shapes: sizes are nBytes; channels and threads are arrays of integers, [size].
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -206,6 +206,10 @@ class LaunchRule(Variant, ABC):
         bound = np.array([call.rules.tuned_channels(each, left) for each in own.tolist()], np.int64)
         return bound, block_threads(call, tables, nbytes, named)
 
+    def looks_at(self, communicator: Comm) -> Hashable:
+        """What of a communicator counts for this rule alone: of most rules nothing."""
+        return None
+
     @abstractmethod
     def _used(self, call: RuleCall, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
         """The channels of the bound that get work; all [size]."""
@@ -250,6 +254,10 @@ class ShrinkThenCells(LaunchRule):
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2"))
 class ShrinkWithinCtasThenCells(ShrinkThenCells):
     """The fewest and the most blocks of a collective limit the bound, before cells are distributed."""
+
+    def looks_at(self, communicator: Comm) -> Hashable:
+        """The fewest and the most blocks of a collective."""
+        return communicator.ctas
 
     def _used(self, call: RuleCall, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
         least, most = bound_ctas(call)

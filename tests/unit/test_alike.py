@@ -1,0 +1,146 @@
+"""Communicators that choose alike: equal values, equal answers; and rules look at nothing that is not in the values."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tuner.base.names import Algorithm, Buffers, Collective, DataType
+from tuner.emulator import alike, model
+from tuner.emulator.communicator import Comm
+from tuner.emulator.request import MessageSizes, Request, request
+from tuner.emulator.rules import time as timing
+from tuner.emulator.rules.call import RuleCall
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
+
+PLACES = [
+    ("dgx-h100", 1),
+    ("dgx-h100", 3),
+    ("dgx-b200", 1),
+    ("dgx-b200", 4),
+    ("pcie-l40s", 2),
+    ("gh200-4x", 2),
+    ("dgx-1v", 1),
+]
+SIZES = np.array([part << shift for shift in range(8, 33) for part in (2, 3)], np.uint64)
+
+
+def selections(machine: str, nodes: int) -> list[Selection]:
+    return [
+        Selection(Scenario(nccl, nodes, machine).communicator()) for nccl in Scenario("2.28.9", 1, machine).releases
+    ]
+
+
+def answer(selection: Selection, asked: Request) -> bytes:
+    picks = selection.pick(asked, SIZES)
+    columns = picks.combinations, picks.channels, picks.threads, picks.time_us, selection.times_us(asked, SIZES)
+    steps = [step for each in selection.candidates(asked) for step in selection.steps_of_calls(asked, SIZES, each)]
+    return b"".join(
+        each.tobytes() for each in (*columns, *(array for step in steps for array in (step.before, step.after)))
+    )
+
+
+@pytest.mark.parametrize(("machine", "nodes"), PLACES)
+def test_equal_values_have_equal_answers(machine: str, nodes: int) -> None:
+    chosen, tables = dict[object, bytes](), dict[object, bytes]()
+    for selection in selections(machine, nodes):
+        of_tables = alike.of_tables(selection.communicator)
+        arrays = selection.tables.latency_us, selection.tables.bandwidth_gbs, selection.tables.max_threads
+        content = b"".join(each.tobytes() for each in arrays) + repr(selection.tables.reasons).encode()
+        assert tables.setdefault(of_tables, content) == content
+        for collective in Collective:
+            asked = request(collective)
+            assert chosen.setdefault(alike.of_choice(selection, asked), answer(selection, asked)) == answer(
+                selection, asked
+            )
+    assert None not in chosen | tables
+    assert len(tables) < len(selections(machine, nodes))
+    assert len(chosen) < len(Collective) * len(selections(machine, nodes)) * 0.8
+
+
+def only(whole: Any, names: tuple[str, ...]) -> SimpleNamespace:
+    """An object with these attributes alone."""
+    return SimpleNamespace(**{name: getattr(whole, name) for name in names})
+
+
+def with_model_constants(communicator: Comm) -> Comm:
+    nccl, rows = communicator.release, {communicator.generation, *alike.CAPPED_AS}
+    left = only(nccl, alike.MODEL_CONSTANTS)
+    left.generation = nccl.generation
+    left.cap_gbs = {name: {row: of[row] for row in rows if row in of} for name, of in nccl.cap_gbs.items()}
+    made = only(communicator, (*alike.FACTS, "graphs", "environment", "generation", "nvls_heads", "nvls"))
+    made.release, made.rules = left, only(communicator.rules, alike.MODEL_RULES)
+    return cast(Comm, made)
+
+
+@pytest.mark.parametrize(("machine", "nodes"), PLACES)
+def test_tables_depend_on_nothing_else(machine: str, nodes: int) -> None:
+    for selection in selections(machine, nodes):
+        made = with_model_constants(selection.communicator)
+        tables = model.empty(made)
+        for collective in Collective:
+            model.fill(tables, made, collective)
+        assert (tables.latency_us == selection.tables.latency_us).all()
+        assert (tables.bandwidth_gbs == selection.tables.bandwidth_gbs).all()
+        assert tables.reasons == selection.tables.reasons
+
+
+ASKED_FOR_AN_ANSWER = ("time", "penalty", "nvls_kind", "nvls_bound", "bound_channels")
+
+
+def with_call_constants(communicator: Comm) -> Comm:
+    nccl = communicator.release
+    left = only(nccl, alike.CORRECTED_BY)
+    left.limits = only(nccl.limits, (*alike.LIMITS, *alike.CORRECTING_LIMITS, "colls_per_batch"))
+    facts = ("ranks", "nodes", "min_local_ranks", "max_local_ranks", "channels", "coll_channels", "nvls_channels")
+    made = only(
+        communicator, (*facts, "min_comp_cap", "cpu_arch", "collnet", "net_gbs", "generation", "ctas", "environment")
+    )
+    made.release, made.rules = left, only(communicator.rules, (*alike.CALL_RULES, *ASKED_FOR_AN_ANSWER))
+    made.graphs = {Algorithm.Ring: only(communicator.graphs[Algorithm.Ring], ("type_intra",))}
+    return cast(Comm, made)
+
+
+@pytest.mark.parametrize(("machine", "nodes"), PLACES)
+def test_times_and_launches_depend_on_nothing_else(machine: str, nodes: int) -> None:
+    for selection in selections(machine, nodes):
+        made = with_call_constants(selection.communicator)
+        assert alike.CALL_FACTS(made) == alike.CALL_FACTS(selection.communicator)
+        for asked in map(request, Collective):
+            times_us = []
+            for algo_proto in selection.candidates(asked):
+                call = RuleCall(made, asked, algo_proto)
+                latency_us, bandwidth_gbs = selection.model_of(call)
+                times_us.append(timing.time_us(latency_us, bandwidth_gbs, call, MessageSizes(SIZES)))
+                launched = made.rules.launch(call, selection.tables, SIZES)
+                for own, whole in zip(launched, selection.launched(asked, SIZES, algo_proto), strict=True):
+                    assert (own == whole).all()
+            assert (np.column_stack(times_us) == selection.times_us(asked, SIZES)).all()
+            _, best_us = made.rules.pick(iter(times_us), made)
+            assert (best_us == selection.pick(asked, SIZES).time_us).all()
+
+
+def test_what_is_not_compared() -> None:
+    variable = Scenario("2.28.9", 2, "dgx-h100", environment={"NCCL_ALGO": "Ring"})
+    assert alike.of_tables(variable.communicator()) is None
+    assert alike.of_choice(Selection(variable.communicator()), request(Collective.AllReduce)) is None
+    plain = Selection(Scenario("2.28.9", 2, "dgx-h100").communicator())
+    assert alike.of_choice(plain, request(Collective.AllReduce)) is not None
+    assert alike.of_choice(plain, request(Collective.AllReduce, buffers=Buffers.registered)) is None
+
+
+@pytest.mark.parametrize("constant", ["channels", "ranks", "nodes", "ctas"])
+def test_each_number_counts(constant: str) -> None:
+    communicator = Scenario("2.32.3", 2, "dgx-h100").communicator()
+    asked, own = request(Collective.AllReduce), getattr(communicator, constant)
+    other = replace(communicator, **{constant: (1, 2) if constant == "ctas" else own + 1})
+    assert alike.of_choice(Selection(other), asked) != alike.of_choice(Selection(communicator), asked)
+
+
+def test_types_count() -> None:
+    selection = Selection(Scenario("2.28.9", 4, "dgx-h100").communicator())
+    by_type = {alike.of_choice(selection, request(Collective.AllReduce, dtype=dtype)) for dtype in DataType}
+    assert len(by_type) == len(DataType)
