@@ -13,6 +13,7 @@ from tuner.emulator.communicator import Comm
 from tuner.emulator.request import MessageSizes, Request, request
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import RuleCall
+from tuner.emulator.rules.launch import Piece
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
@@ -118,6 +119,10 @@ def test_times_and_launches_depend_on_nothing_else(machine: str, nodes: int) -> 
                 launched = made.rules.launch(call, selection.tables, SIZES)
                 for own, whole in zip(launched, selection.launched(asked, SIZES, algo_proto), strict=True):
                     assert (own == whole).all()
+                whole_call = RuleCall(selection.communicator, asked, algo_proto)
+                for piece in (Piece(bound, 512, 1 << 12, 1 << 18) for bound in (1, 7, 16)):
+                    turning = made.rules.launch.turning(call, piece)
+                    assert (turning == selection.communicator.rules.launch.turning(whole_call, piece)).all()
             assert (np.column_stack(times_us) == selection.times_us(asked, SIZES)).all()
             _, best_us = made.rules.pick(iter(times_us), made)
             assert (best_us == selection.pick(asked, SIZES).time_us).all()
@@ -136,7 +141,8 @@ def test_what_is_not_compared() -> None:
 def test_each_number_counts(constant: str) -> None:
     communicator = Scenario("2.32.3", 2, "dgx-h100").communicator()
     asked, own = request(Collective.AllReduce), getattr(communicator, constant)
-    other = replace(communicator, **{constant: (1, 2) if constant == "ctas" else own + 1})
+    change: dict[str, Any] = {constant: (1, 2) if constant == "ctas" else own + 1}
+    other = replace(communicator, **change)
     assert alike.of_choice(Selection(other), asked) != alike.of_choice(Selection(communicator), asked)
 
 

@@ -1,7 +1,7 @@
 """Changes between two communicators: releases, machines, node counts or settings."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from functools import cache
@@ -27,6 +27,7 @@ from tuner.base.names import Buffers
 from tuner.base.nouns import TimeInterval
 from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
+from tuner.emulator import alike
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, answers
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Pick, Selection
@@ -44,7 +45,7 @@ class Side:
     """One side of a comparison, with its ranges computed once.
 
     ``whole``: ranges are split also by channels and threads, not only by algorithm and protocol. ``near``: a side that
-    probably has similar ranges, which makes this side's ranges faster to find.
+    probably has similar ranges, which makes this side's ranges faster to find. Sides that choose alike have one object.
     """
 
     def __init__(
@@ -59,11 +60,22 @@ class Side:
         self.selection: Selection = Selection(scenario.communicator(), None if near is None else near.selection)
         self._low, self._high = low, high
         self.whole = whole
+        self._known: dict[Hashable, tuple[Ranges, SizeArray | None]] = {} if near is None else near._known
         self.ranges = cache(self._ranges)
 
     def _ranges(self, request: Request) -> Ranges:
         with self._named():
-            return answers(self.selection, request, self._low, self._high, self.whole)
+            choice = alike.of_choice(self.selection, request)
+            if choice is None:
+                return answers(self.selection, request, self._low, self._high, self.whole)
+            at = choice, self._low, self._high, self.whole
+            if at not in self._known:
+                found = answers(self.selection, request, self._low, self._high, self.whole)
+                self._known[at] = found, self.selection.turns.get(request)
+            ranges, turns = self._known[at]
+            if turns is not None:
+                self.selection.turns[request] = turns  # for the side to which this one is near
+            return ranges
 
     def picks(self, request: Request, sizes: SizeArray) -> list[AnyPick]:
         """The picks (:func:`tuner.answers.symmetric.picks_of`) of ``sizes`` in bytes, [size]; errors name the side."""
@@ -141,7 +153,10 @@ def diff(before: Side, after: Side, request: Request) -> list[PickChange]:
 
     Neighbours with the same two picks are one range. Errors: BadInput and NoAlgorithm, which name the side.
     """
-    starts, ends = _changed(before.ranges(request), after.ranges(request), before.whole)
+    both = before.ranges(request), after.ranges(request)
+    if both[0] is both[1]:
+        return []
+    starts, ends = _changed(*both, before.whole)
     if not len(starts):
         return []
     unit = request.dtype.size_bytes
