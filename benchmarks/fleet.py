@@ -2,7 +2,8 @@
 
 PYTHON benchmarks/fleet.py [MACHINE...]        prints communicators, picks, CPU seconds and the peak of memory
 
-Any installation's Python runs it, so that two builds can be held beside each other. One process; checks nothing.
+Any installation's Python runs it, so that two builds can be held beside each other. One process; checks nothing. Where
+the build has them, communicators that choose alike share tables and picks.
 """
 
 import resource
@@ -19,6 +20,17 @@ from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
 
+try:
+    from tuner.emulator.alike import Alike
+except ImportError:  # a build before it: every communicator by itself
+
+    class Alike:  # type: ignore[no-redef]
+        """What builds without it do."""
+
+        selection = staticmethod(Selection)
+        pick = staticmethod(Selection.pick)
+
+
 NODES = tuple(1 << power for power in range(7))
 SIZES = np.unique(np.geomspace(1 << 10, 16 << 30, 400).astype(np.uint64))
 
@@ -26,17 +38,18 @@ SIZES = np.unique(np.geomspace(1 << 10, 16 << 30, 400).astype(np.uint64))
 def main() -> None:
     communicators = picks = refused = 0
     for machine in sys.argv[1:] or catalogue.names():
+        alike = Alike()
         for nccl in release.names():
             for nodes in NODES:
                 try:
-                    selection = Selection(Scenario(nccl=nccl, machine=machine, nodes=nodes).communicator())
+                    selection = alike.selection(Scenario(nccl=nccl, machine=machine, nodes=nodes).communicator())
                     if selection.communicator.ranks == 1:
                         continue
                     for collective in Collective:
                         request = Request(collective, DataType.float32, Op.sum)
                         unit = np.uint64(request.unit_bytes(selection.communicator.ranks))
                         sizes = np.maximum(SIZES // unit, np.uint64(1)) * unit
-                        picks += len(selection.pick(request, sizes).bytes)
+                        picks += len(alike.pick(selection, request, sizes).bytes)
                     communicators += 1
                 except TunerError:  # a machine or a number of nodes that NCCL, or the emulator, refuses
                     refused += 1

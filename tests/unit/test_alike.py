@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tuner.base.names import Algorithm, Buffers, Collective, DataType
 from tuner.emulator import alike, model
@@ -37,11 +38,12 @@ def selections(machine: str, nodes: int) -> list[Selection]:
 
 def answer(selection: Selection, asked: Request) -> bytes:
     picks = selection.pick(asked, SIZES)
-    columns = picks.combinations, picks.channels, picks.threads, picks.time_us, selection.times_us(asked, SIZES)
-    steps = [step for each in selection.candidates(asked) for step in selection.steps_of_calls(asked, SIZES, each)]
-    return b"".join(
-        each.tobytes() for each in (*columns, *(array for step in steps for array in (step.before, step.after)))
-    )
+    columns: list[NDArray[Any]] = [picks.combinations, picks.channels, picks.threads, picks.time_us]
+    for each in selection.candidates(asked):
+        columns += [
+            array for step in selection.steps_of_calls(asked, SIZES, each) for array in (step.before, step.after)
+        ]
+    return b"".join(each.tobytes() for each in (*columns, selection.times_us(asked, SIZES)))
 
 
 @pytest.mark.parametrize(("machine", "nodes"), PLACES)
@@ -68,7 +70,7 @@ def only(whole: Any, names: tuple[str, ...]) -> SimpleNamespace:
 
 
 def with_model_constants(communicator: Comm) -> Comm:
-    nccl, rows = communicator.release, {communicator.generation, *alike.CAPPED_AS}
+    nccl, rows = communicator.release, (communicator.generation, *alike.CAPPED_AS)
     left = only(nccl, alike.MODEL_CONSTANTS)
     left.generation = nccl.generation
     left.cap_gbs = {name: {row: of[row] for row in rows if row in of} for name, of in nccl.cap_gbs.items()}
@@ -150,3 +152,16 @@ def test_types_count() -> None:
     selection = Selection(Scenario("2.28.9", 4, "dgx-h100").communicator())
     by_type = {alike.of_choice(selection, request(Collective.AllReduce, dtype=dtype)) for dtype in DataType}
     assert len(by_type) == len(DataType)
+
+
+def test_picks_of_many_communicators_are_those_of_each() -> None:
+    alike_ones = alike.Alike()
+    shared = set[int]()
+    for own in selections("dgx-h100", 3):
+        selection = alike_ones.selection(own.communicator)
+        for asked in map(request, Collective):
+            picks = alike_ones.pick(selection, asked, SIZES)
+            shared.add(id(picks))
+            for one, other in zip(picks.stored, own.pick(asked, SIZES).stored, strict=True):
+                assert (one == other).all()
+    assert len(shared) < len(Collective) * len(selections("dgx-h100", 3)) / 2

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from tuner.base.names import AlgoProto, Algorithm, Buffers
-from tuner.base.numerics import Float
+from tuner.base.numerics import Float, SizeArray
 from tuner.emulator.communicator import Comm
 from tuner.emulator.model import Tables
 from tuner.emulator.request import MessageSizes, Request
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import RuleCall
-from tuner.emulator.selection import Selection
+from tuner.emulator.selection import Picks, Selection
 from tuner.release import Generation, Release
 
 # What the tables of latency and bandwidth depend on, of a release and of its rules.
@@ -48,7 +48,7 @@ MODEL_RULES = (
     "network_step",
     "ring_network_steps",
 )
-CAPPED_AS = ("volta", "ampere")  # generations by which LL is capped between nodes, beside the communicator's own
+CAPPED_AS: tuple[Generation, ...] = ("volta", "ampere")  # by which LL is capped between nodes, beside the own one
 
 # What a call's times, pick and launch depend on beside these tables. Of rules that only say yes or no, or a number, the
 # answer counts; of corrections and penalties those that apply.
@@ -201,3 +201,34 @@ def _hashable(content: Any) -> Hashable:
         return tuple(_hashable(getattr(content, each.name)) for each in fields(content))
     known: Hashable = content
     return known
+
+
+class Alike:
+    """Selections of many communicators, such as a machine's in all releases: what they have in common is computed once.
+
+    It keeps all that it has computed, so one serves one machine or one answer.
+    """
+
+    def __init__(self) -> None:
+        self._of_tables: dict[Hashable, Selection] = {}  # a selection with these tables
+        self._picks: dict[Hashable, Picks] = {}
+
+    def selection(self, communicator: Comm) -> Selection:
+        """The selection of a communicator; its tables may be those of another one."""
+        made, tables = Selection(communicator), of_tables(communicator)
+        if tables is not None:
+            made.take_tables(self._of_tables.setdefault(tables, made))
+        return made
+
+    def pick(self, selection: Selection, request: Request, sizes: SizeArray) -> Picks:
+        """The same as the selection's own ``pick``; picks that communicators share are one object, to be left as it is.
+
+        Errors: NoAlgorithm and BadInput.
+        """
+        choice = of_choice(selection, request)
+        if choice is None:
+            return selection.pick(request, sizes)
+        at = choice, sizes.tobytes()
+        if (known := self._picks.get(at)) is None:
+            known = self._picks[at] = selection.pick(request, sizes)
+        return known

@@ -20,7 +20,7 @@ from tuner.base.names import ALGO_PROTOS, AlgoProto, Collective, DataType, Op
 from tuner.base.numerics import FloatArray, SizeArray
 from tuner.base.trace import Steps
 from tuner.emulator import alike
-from tuner.emulator.communicator import Comm
+from tuner.emulator.alike import Alike
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
@@ -114,16 +114,9 @@ class _Lines:
 
     def __init__(self, sizes: SizeArray) -> None:
         self.sizes = sizes
-        self._of_tables: dict[Hashable, Selection] = {}  # a selection with these tables
+        self.selection = Alike().selection
         self._of_choice: dict[Hashable, Line] = {}
         self._steps: dict[Hashable, list[Steps]] = {}  # of the model, which leads from constants to the tables
-
-    def selection(self, communicator: Comm) -> Selection:
-        """The selection of a communicator; its tables may be those of another release."""
-        made, tables = Selection(communicator), alike.of_tables(communicator)
-        if tables is not None:
-            made.take_tables(self._of_tables.setdefault(tables, made))
-        return made
 
     def line(self, scenario: Scenario, selection: Selection, request: Request) -> Line:
         """The line of a release, collective and number of nodes."""
