@@ -1,6 +1,5 @@
-"""The interface to what can measure: GPUs, or a simulation with planted times. The measuring loop only uses this
-interface.
-"""
+"""The interface of everything that can measure: GPUs, or a simulation with planted times. The measuring loop only uses
+this interface."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +14,8 @@ from tuner.times.measured.samples import Combination, Point
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Repeats of one point: the time of each repeat in us, what was executed (None: not seen), and the number of wrong
-    results.
+    """The repeated runs of one call: the time of each run in us, what was executed (None: not seen), and the number of
+    wrong results.
 
     ``host_us`` is the least time that the host took to start one call on all ranks; None if not measured. ``late_us``:
     each rank that ended last, with how much later than the median rank it ended, us.
@@ -34,7 +33,7 @@ class Backend(Protocol):
 
     @property
     def ranks(self) -> int:
-        """The number of ranks."""
+        """The number of ranks of the communicator."""
 
     def describe(self) -> Header:
         """The header of the backend's files: everything that must be equal in a second run, and what explains the
@@ -44,13 +43,14 @@ class Backend(Protocol):
         """
 
     def combinations(self, point: Point) -> Sequence[Combination]:
-        """Combinations that can be requested at this point."""
+        """The combinations that can be requested for this call."""
 
     def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
-        """Runs a point; if ``requested`` is None, NCCL or the table in use chooses."""
+        """Runs a call ``repeats`` times. If ``requested`` is None, NCCL or the table in use chooses."""
 
     def now_s(self) -> float:
-        """The clock for budgets and ``at_s``, in seconds since an arbitrary start; a simulated clock does not wait."""
+        """The clock for time budgets and ``at_s``, in seconds since an arbitrary start. A simulated clock does not
+        wait."""
 
     def use_table(self, text: str | None) -> None:
         """Sets the decision table that NCCL's own choices follow from now on; None removes it."""
@@ -59,25 +59,26 @@ class Backend(Protocol):
         """Continues in a fresh process, with everything set up again. Returns False if no other process is possible."""
 
     def rest(self, seconds: float) -> None:
-        """Lets ``seconds`` pass without calls; a simulated clock is moved forward."""
+        """Lets ``seconds`` pass without calls. A simulated clock is moved forward instead."""
 
     def close(self) -> None:
         """Frees all resources; nothing can be run afterwards."""
 
 
-# Above, a call takes longer than the host takes to start it: 20 us on 2 ranks of a process, 60 to 90 us on 8 (an H200).
+# Below this size, the host takes longer to start a call than the call takes: 20 us on 2 ranks of a process, 60 to 90 us
+# on 8 (an H200).
 GRAPHS_BELOW_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of measuring on GPUs.
+    """Options for measuring on GPUs.
 
-    ``topology``: file to which NCCL's view of the machine is written. ``log``: file that keeps NCCL's log (of rank 0's
-    process and its first communicator). ``library``: a libnccl instead of the installed wheel's. ``limit_s`` limits
-    each block, the communicator's init, and the rendezvous. Calls of fewer nBytes than ``graphs_below_bytes`` are timed
-    inside CUDA graphs, so that the host's time does not count. Only with ``registered`` are their buffers registered in
-    graphs, as NCCL does by default.
+    ``topology``: file to which NCCL's view of the machine is written. ``log``: file to which NCCL's log is written (of
+    rank 0's process and its first communicator). ``library``: a libnccl instead of the installed wheel's. ``limit_s``
+    limits each block, the communicator's init, and the rendezvous. Calls of fewer nBytes than ``graphs_below_bytes``
+    are timed inside CUDA graphs, so that the host's time does not count. Only with ``registered`` are their buffers
+    registered in graphs, as NCCL does by default.
     """
 
     ranks_per_gpu: int = 1

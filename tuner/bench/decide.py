@@ -35,7 +35,8 @@ DEFAULT_GATE = GateSettings()
 
 @dataclass(frozen=True, slots=True)
 class DecidedRow:
-    """One row of a table, for communicators of ``ranks`` ranks on ``nodes`` nodes; ``row`` is its text.
+    """A row that was decided, for communicators of ``ranks`` ranks on ``nodes`` nodes; ``row`` is its text in the
+    table.
 
     If ``high_bytes`` is None, the row is for all sizes from ``low_bytes`` on. ``gain``, its 95 % interval from
     ``gain_low`` to ``gain_high``, and the ``probability`` of improvement are shares of 1, None without an A/B run; the
@@ -79,9 +80,8 @@ class DecidedFile:
 
 @dataclass(frozen=True, slots=True)
 class OtherRanks:
-    """How rows for one number of ranks would perform at another number, although rows only apply to their own
-    number.
-    """
+    """How rows for one number of ranks would perform with another number, although rows only apply to their own
+    number."""
 
     decided_at: int
     tried_at: int
@@ -185,7 +185,7 @@ def decide(
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """One file's rows and the gate's verdict on them."""
+    """The rows for one file, and the gate's verdict on them."""
 
     path: Path
     proposal: Proposal
@@ -243,9 +243,8 @@ def _check_compared(sizes: Sequence[JudgedPick[Any, Any, Any]]) -> None:
 
 
 def _beside(out: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> Path:
-    """Path of the A/B run's file. Each communicator has its own file, named after its ranks, and its nodes if
-    needed.
-    """
+    """The path of the A/B run's file. Each communicator has its own file, named after its number of ranks and, if
+    needed, of nodes."""
     names = [out.name, *([str(proposal.ranks)] if len(proposals) > 1 else [])]
     if [other.ranks for other in proposals].count(proposal.ranks) > 1:
         names.append(str(proposal.nodes))
@@ -273,7 +272,7 @@ def _tried(path: Path, proposal: Proposal, beside: Path, settings: GateSettings)
 
 
 def _measured(sources: Sequence[str], proposals: Sequence[Proposal]) -> dict[str, str]:
-    """Entries of the table's provenance about the files."""
+    """The entries of the table's provenance that describe the files."""
     said = {}
     for number, (source, proposal) in enumerate(zip(sources, proposals, strict=True), start=1):
         header = proposal.comparison.measurements.header
@@ -321,7 +320,7 @@ def _result(has_rows: bool) -> dict[str, str]:
 
 
 NOT_GATED = "none: no A/B run, as nccl-tests' runs cannot be repeated here; rows are as measured"
-_Shape = tuple[int, int]  # nodes and GPUs of each
+_Shape = tuple[int, int]  # number of nodes, and GPUs per node
 
 
 def decide_runs(asked: RunsQuery, out: Path, command: str | None = None) -> Decided:
@@ -401,7 +400,7 @@ def _decided_file(asked: RunsQuery, regret: MeasuredRegret, shape: _Shape) -> De
 
 
 def _hold_out(sizes: Sequence[RunsPick]) -> Regrets:
-    """Regrets of rows made from every other size of a collective, at the sizes in between."""
+    """The regrets of rows made from every other size of a collective, at the sizes in between."""
     made: list[RunsPick] = []
     between: list[RunsPick] = []
     for _, several in groupby(sorted(sizes, key=lambda one: one.call.collective), key=lambda one: one.call.collective):
@@ -412,7 +411,7 @@ def _hold_out(sizes: Sequence[RunsPick]) -> Regrets:
 
 
 def _means(sizes: Sequence[RunsPick], rows: Sequence[RecommendedRow]) -> tuple[float, float]:
-    """Mean regrets relative to the best measured choice: with NCCL's picks, and with the rows."""
+    """Mean regrets compared with the best measured choice: with NCCL's picks, and with the rows."""
     before, after = [0.0], [0.0]
     for one in sizes:
         best_us, pick_us = best_arm(one).time_us, one.same[0].time_us

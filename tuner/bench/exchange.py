@@ -1,7 +1,7 @@
-"""Sends questions to worker processes and receives the answers, as pickles over a socket, one by one.
+"""Sends questions to worker processes and receives their answers, one by one, as pickles over a socket.
 
-A worker process has its own backend, and can be ended and replaced by a new one, so that everything that is fixed
-within a process varies. It runs ``main``.
+A worker process runs ``main`` and has its own backend. It can be ended and replaced by a new one, so that everything
+that is fixed within a process varies.
 """
 
 import copyreg
@@ -27,21 +27,21 @@ from tuner.bench.backend import Backend, Run
 from tuner.times.measured.header import Header
 from tuner.times.measured.samples import Combination, Point
 
-LAST = ("close", "make_way")  # questions that nothing comes after
+LAST = ("close", "make_way")  # after these questions no other may follow
 
-Begun = Callable[[int, int], "subprocess.Popen[bytes]"]  # of a process's number, and of its descriptor or -1
+Begun = Callable[[int, int], "subprocess.Popen[bytes]"]  # gets the number of a process, and its descriptor or -1
 
 
 def _frozen(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(values)
 
 
-copyreg.pickle(MappingProxyType, lambda frozen: (_frozen, (dict(frozen),)))  # scenarios have them
+copyreg.pickle(MappingProxyType, lambda frozen: (_frozen, (dict(frozen),)))  # scenarios contain such mappings
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A call of a method of tuner.bench.backend.Backend."""
+    """A call of a method of :class:`tuner.bench.backend.Backend` in another process."""
 
     name: str
     arguments: tuple[Any, ...] = ()
@@ -56,7 +56,7 @@ class WorkerAnswer:
 
 
 class WorkerProcesses:
-    """Processes that measure together. Questions go to the first; if it does not answer, all are ended.
+    """Processes that measure together. Questions go to the first one; if it does not answer, all of them are ended.
 
     ``name`` is their name in errors, ``limit_s`` limits each answer (None: no limit), and ``last_words`` returns what
     the first process wrote last. Each process leads its own session.
@@ -68,7 +68,7 @@ class WorkerProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Ids of the processes that were started and have not ended."""
+        """The ids of those processes that were started and have not ended."""
         return [process.pid for process in self._processes]
 
     def start(self, begun: Begun, count: int = 1) -> None:
@@ -105,7 +105,7 @@ class WorkerProcesses:
             how, last = _ending(self._processes[0]), self._last_words()
             self.end()
             raise MeasuringFailed(f"{self._name} {how} ({doing})" + (f": {last}" if last else "")) from None
-        except BaseException:  # its answer is still to come, and would be taken for that of the next question
+        except BaseException:  # the answer is still to come, and must not be taken for that of the next question
             self.end()
             raise
         if answer.error is not None:
@@ -131,7 +131,7 @@ class WorkerProcesses:
         for process in processes:
             _kill(process)
         if processes:
-            with suppress(OSError):  # what nobody reads any more
+            with suppress(OSError):  # nobody reads the rest any more
                 self._stream.close()
             self._socket.close()
 
@@ -153,7 +153,7 @@ def answer_all(stream: Any, answered: Callable[[Question], WorkerAnswer]) -> Non
 
 
 def _ending(process: "subprocess.Popen[bytes]") -> str:
-    """How a process ended without answering, as a text that follows its name; waits up to 5 s for its end."""
+    """A text that says how a process ended without answering, to follow its name. Waits up to 5 s for its end."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(5)
     code = process.poll()
@@ -172,9 +172,9 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
 _NAME = "the process that measures"
 _FOLDER = "measure"
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-CLOSE_S = 30.0  # that a process is given to end by itself
+CLOSE_S = 30.0  # time that a process gets to end by itself
 
-Opener = Callable[[], Backend]  # a function that pickle knows: of a module, or a partial of one
+Opener = Callable[[], Backend]  # a function that pickle can name: of a module, or a partial of one
 
 
 def _begun(folder: str, number: int, descriptor: int) -> "subprocess.Popen[bytes]":
@@ -189,7 +189,7 @@ def _begun(folder: str, number: int, descriptor: int) -> "subprocess.Popen[bytes
         stdout=subprocess.DEVNULL,
         pass_fds=(descriptor,),
         env={**children.environment(), "TMPDIR": folder},
-        start_new_session=True,  # Ctrl-C is for the process that asks
+        start_new_session=True,  # Ctrl-C must reach the asking process only
     )
 
 
@@ -288,7 +288,8 @@ def main() -> None:
     """Opens the backend with the function in the first message, and answers until it is told to close or the other side
     is gone.
     """
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # or it would keep the GPUs where the other side is killed
+    # Otherwise it would keep the GPUs if the other side is killed
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("rwb") as stream, suppress(EOFError):
         try:
             backend = pickle.load(stream)()

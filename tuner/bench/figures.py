@@ -19,13 +19,15 @@ MEASURED_PICK: Look = {
     "label": "NCCL's pick",
 }
 BEST: Look = {"linestyle": "", "marker": "+", "markersize": 11, "color": "#000000"}
-RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100)  # that are named along an axis
-DASH: Look = {"marker": "_", "markersize": 24, "markeredgewidth": 2.5}  # a prediction without a line
+# The ratios that are named along an axis
+RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100)
+DASH: Look = {"marker": "_", "markersize": 24, "markeredgewidth": 2.5}  # the look of a prediction without a line
 OTHERS: Look = {"color": "#8C8C8C", "linewidth": 0.7, "label": "with other channels"}
 
 
 def measured(compared: Sequence[JudgedFile], names: Sequence[str]) -> NotebookFigure:
-    """Draws times over sizes for each kind of call in each file and, if there is a model, its times and their ratio.
+    """Draws times over sizes, for each kind of call in each file. If there is a model, its times and the ratio are
+    drawn, too.
 
     ``names`` say where each file comes from. Markers show measured or simulated times, lines the model's predictions.
     """
@@ -51,7 +53,7 @@ def _panels(part: Any, comparison: JudgedFile, kind: Point, name: str) -> None:
         size_axis(axes, sizes, named=axes is panels[-1], margin=1.25)
         grid(axes)
     lines, names = panels[0].get_legend_handles_labels()
-    named = dict(zip(names, lines, strict=True))  # one for several lines of a name
+    named = dict(zip(names, lines, strict=True))  # one for all lines with the same name
     legend(part, list(named.values()))
     placed = f"{'in place' if kind.in_place else 'out of place'}{', CUDA graph' if kind.graph else ''}"
     marks = how if comparison.model is None else f"markers {how}, lines predicted"
@@ -65,7 +67,7 @@ def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[RoundsPick], how
             axes.plot(one.bytes, one.measured_us, **OTHERS)
             continue
         look = style((combination.algorithm, combination.protocol))
-        axes.plot([], [], **look)  # for the legend
+        axes.plot([], [], **look)  # only for the legend
         alone = DASH | {"markeredgecolor": look["color"]} if len(one.bytes) == 1 else {"marker": ""}
         axes.plot(one.bytes, one.predicted_us, **look | alone | {"label": "_predicted"})
         spread = np.stack([one.measured_us - one.low_us, one.high_us - one.measured_us])

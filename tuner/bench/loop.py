@@ -1,4 +1,4 @@
-"""The measuring loop: rounds over all tasks in random order, until each median is known precisely enough.
+"""The measuring loop: it makes rounds over all tasks, in random order, until each median is known precisely enough.
 
 Each round samples every task once, so that drift affects all combinations equally. After a few rounds the loop
 continues in a fresh process, so that effects that are fixed within a process are not mistaken for the machine's.
@@ -35,7 +35,7 @@ class Wanted:
     own_alone: bool = False
 
     def of(self, offered: Iterable[Combination]) -> list[Combination]:
-        """The wanted ones of the ``offered`` combinations, with all wanted numbers of channels."""
+        """Those of the ``offered`` combinations that are wanted, with all wanted numbers of channels."""
         chosen = [
             combination
             for combination in offered
@@ -47,13 +47,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """The kind of calls for each size: data type and operation, out of place, in place or both, in a CUDA graph or
-    not.
-    """
+    """The kind of calls that are made at each size: data type and operation, out of place, in place or both, in a CUDA
+    graph or not."""
 
     dtype: DataType = DataType.float32
     op: Op = Op.sum
-    placements: tuple[bool, ...] = (False,)  # in place
+    placements: tuple[bool, ...] = (False,)  # whether calls are in place
     graph: bool = False
 
 
@@ -88,7 +87,8 @@ def points(
 
 
 def tasks(backend: Backend, points: Iterable[Point], wanted: Wanted) -> list[Task]:
-    """NCCL's own choice and the wanted combinations at each point. BadInput if nothing wanted can run."""
+    """The tasks at each point: NCCL's own choice, and the wanted combinations. BadInput if nothing that is wanted can
+    run."""
     wanted_tasks: list[Task] = []
     offered: set[str] = set()
     for point in points:
@@ -107,13 +107,13 @@ def _rounded(unit: int) -> list[int]:
     return [size for size in sizes if size > 0]
 
 
-AFTER_ROUNDS = 2  # before anything is dropped
-LEAST_ROUNDS = 8  # before anything is known well: of fewer sample blocks nobody knows how much they differ
-HOPELESS = 3.0  # times slower than the best, beyond both intervals
-# Who looks after each round whether an interval is narrow enough stops at those that are so by luck. So one of more
-# confidence has to be narrow, too, at the sizes beside it as well.
-SURE, SURE_SHARE = 0.99, 1.5  # times the precision
-BESIDE = 2  # sizes, to either side
+AFTER_ROUNDS = 2  # before any task is dropped
+LEAST_ROUNDS = 8  # before a time counts as known: fewer sample blocks do not show how much they differ
+HOPELESS = 3.0  # factor over the best time, beyond both intervals, from which a task is dropped
+# A loop that checks after each round whether an interval is narrow enough may stop by luck. So an interval with more
+# confidence has to be narrow, too, also at the neighbouring sizes.
+SURE, SURE_SHARE = 0.99, 1.5  # confidence of that interval, and its width as a multiple of the precision
+BESIDE = 2  # neighbouring sizes on either side
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +149,17 @@ class End(StrEnum):
     precise = "precise"
     rounds = "rounds"
     budget = "budget"
-    process = "process"  # there can be no other here
+    process = "process"  # no other process is possible here
 
 
 @dataclass()
 class KnownTask(TaskSamples):
-    """What is known about one task from all its sample blocks."""
+    """What is known about one task from all of its sample blocks."""
 
     state: State = State.open
     estimate: Estimate | None = None
-    sure_width: float = math.inf  # half of the interval of SURE, over the median
-    runs: Estimate | None = None  # of all runs that count, which is all there is to know after two rounds
+    sure_width: float = math.inf  # half of the interval with confidence SURE, over the median
+    runs: Estimate | None = None  # from all runs that count; after two rounds nothing else is known
 
     def judge(self, noise: RunNoise) -> None:
         """Estimates the task from its blocks so far, given the run's noise."""
@@ -189,7 +189,7 @@ class Loop:
         self._beside = _beside(tasks)
         for block in before:
             if block.round > self.round:
-                self._judge()  # as the run itself did after each of its rounds: what is known well stays known
+                self._judge()  # as the run itself did after each of its rounds, so that what is known well stays known
             self._offset_s = max(self._offset_s, block.at_s)
             self.process = max(self.process, block.process + 1)
             if block.table is None and (known := self.known.get(Task(block.point, block.combination))) is not None:
@@ -205,7 +205,8 @@ class Loop:
         return [task for task, known in self.known.items() if known.state is State.open]
 
     def share_done(self) -> float:
-        """An estimate of how much of this run is done: an interval narrows with the square root of the samples."""
+        """The estimated share of this run that is done: an interval narrows with the square root of the number of
+        samples."""
         left = sum(self._blocks_left(self.known[task]) for task in self.open)
         share = self._blocks / max(1, self._blocks + left)
         budget_s = self._settings.budget_s
@@ -294,7 +295,7 @@ class Loop:
             if known.runs is not None:
                 best_us[task.point] = min(best_us.get(task.point, float("inf")), known.runs.high_us)
         for task, known in self.known.items():
-            if known.state is not State.precise:  # what is known well is not measured any more, and stays known
+            if known.state is not State.precise:  # a task that is known well is not measured any more
                 known.state = self._state(task, known, best_us.get(task.point, float("inf")))
 
     def _state(self, task: Task, known: KnownTask, best_us: float) -> State:

@@ -13,7 +13,7 @@ from tuner.bench.gpu.rendezvous import RankAddress, own_address
 from tuner.times.measured.header import DOUBLE, GPU, Header
 from tuner.times.measured.samples import Measurements, check_same
 
-_PATIENCE = 4.0  # limits of a step: ranks meet, NCCL's init, a block, and what comes before
+_PATIENCE = 4.0  # as a multiple of the limits of a step: ranks meet, NCCL's init, a block, and what comes before
 
 
 def fresh(options: Options) -> Backend | None:
@@ -22,7 +22,7 @@ def fresh(options: Options) -> Backend | None:
     Returns None on ranks other than 0, after they have served until rank 0 was done. BadInput for what cannot be
     measured here, MeasuringFailed if the GPUs cannot be opened.
     """
-    from tuner.bench.gpu import opening  # with the packages of an extra, which files of other programs do without
+    from tuner.bench.gpu import opening  # this needs packages of an extra; files of other programs do not
 
     here = own_address()
     if here.rank == 0:
@@ -58,7 +58,7 @@ def _simulated_again(path: Path, measurements: Measurements) -> Backend:
 
 
 Reopener = Callable[[Path, Measurements], Backend | None]
-# By the header's backend. The GPUs of a double (tests/support/double) are there where its files were measured.
+# By the backend in the header. The GPUs of a double (tests/support/double) exist where its files were measured.
 REOPENERS: dict[str, Reopener] = {GPU: _gpus_again, DOUBLE: _gpus_again, simulated.NAME: _simulated_again}
 
 

@@ -34,17 +34,20 @@ from tuner.scenario import Scenario
 from tuner.times.measured.header import SIMULATED, Header, as_written, scenario_of
 from tuner.times.measured.samples import Combination, Point
 
-# The bandwidth's part of the time grows by this power of own over used channels: half of them, 1.62 times.
+# The time's bandwidth part grows by this power of NCCL's own over the used channels: with half of them, by a factor of
+# 1.62.
 CHANNELS_POWER = 0.7
-NO_TIME_US = 3.6e9  # an hour: some releases say so, or more, of what their model has no time for, to have it come last
+# An hour: some releases give this or more to a choice for which their model has no time, so that it comes last
+NO_TIME_US = 3.6e9
 _GRID = tuple(1 << power for power in range(3, 31))
-_SHARE = 0.35  # of the constants that a draw changes
+_SHARE = 0.35  # share of the constants that a draw changes
 _FACTORS = (0.5, 2.0)
 _EFFICIENCIES = (0.5, 1.25)
 
 
 def draw(nccl: Release, rng: np.random.Generator) -> dict[str, Any]:
-    """Draws a change of some of the release's constants, as :func:`tuner.emulator.fitted_constants.changed` takes it.
+    """Draws a change of some of the release's constants, in the form of
+    :func:`tuner.emulator.fitted_constants.changed`.
 
     About a third of the latencies and caps change by a factor of 0.5 to 2 (log-uniform), a third of the bandwidths by
     0.5 to 1.25, and some of the tree's corrections and of the ring's plateau.
@@ -90,14 +93,14 @@ def _scaled_rows(rows: Mapping[str, Mapping[str, float]], rng: np.random.Generat
 
 
 def _factor(rng: np.random.Generator, between: tuple[float, float] = _FACTORS) -> float | None:
-    """A factor for one constant, None if the constant stays; always draws the same number of random numbers."""
+    """A factor for one constant; None if the constant stays. Always draws the same number of random numbers."""
     chance, where = rng.random(2)
     return math.exp(math.log(between[0]) + where * math.log(between[1] / between[0])) if chance < _SHARE else None
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of one combination at one size: the parts of its time, and NCCL's own number of channels."""
+    """The cost of one combination at one size: the parts of its time, and NCCL's own number of channels."""
 
     latency_us: float
     transfer_us: float
@@ -154,22 +157,22 @@ class Truth:
 
 
 NAME = SIMULATED
-SEED, NCCLS, GIVEN = "of the seed", "NCCL's own", "given"  # what "truth" in the header says
+SEED, NCCLS, GIVEN = "of the seed", "NCCL's own", "given"  # values of "truth" in the header
 _TRUTH_STREAM, _NOISE_STREAM, _PROCESS_STREAM = 0, 1, 2
-_BETWEEN_RUNS_S = 2e-4  # what a block costs besides its runs
+_BETWEEN_RUNS_S = 2e-4  # time that a block takes in addition to its runs
 
 
 @dataclass(frozen=True, slots=True)
 class PlantedNoise:
-    """Noise on the true times: shares of 1, except for names with a unit."""
+    """Noise that is added to the true times, as shares of 1, except for fields with a unit in their names."""
 
     sigma: float  # of every run, lognormal
     spike_chance: float
     spikes: tuple[float, float]  # factors, log-uniform
-    drift_sigma: float  # common to all points, from block to block
+    drift_sigma: float  # common to all points, changes from block to block
     drift_memory: float
-    switch: float  # the first run after another combination is slower by this
-    switch_runs: float  # in so many runs it fades by e
+    switch: float  # the first run after another combination is slower by this share
+    switch_runs: float  # number of runs in which that share falls by a factor of e
     process_sigma: float = 0.0  # of each combination, fixed in a process
 
 
@@ -181,7 +184,7 @@ class Replaced:
     algorithm: Algorithm
     protocol: Protocol
     from_bytes: int
-    to_bytes: int  # inclusive
+    to_bytes: int  # included
 
     def holds(self, point: Point, algo_proto: AlgoProto) -> bool:
         """Whether this combination is replaced for that call."""
@@ -224,16 +227,16 @@ class Simulated:
         self._replaced = tuple(_replacements(planting))
         self._rng = np.random.default_rng([seed, _NOISE_STREAM, after])
         self._processes = np.random.default_rng([seed, _PROCESS_STREAM, after])
-        self._of_process: dict[AlgoProto, float] = {}  # logarithms
+        self._of_process: dict[AlgoProto, float] = {}  # as logarithms
         self._drift = self._rng.normal(0, self._noise.drift_sigma)
         self._now_s = 0.0
         self._last: tuple[Point, AlgoProto, int] | None = None
         self._since_switch = 0
         self.renew()
         self._plugin: DryRun | None = None
-        self._table = ""  # that the plugin has
+        self._table = ""  # the plugin's table
         self._picks: dict[Point, Combination] = {}
-        self._decided: dict[tuple[str, Point], Combination] = {}  # by the plugin with this table
+        self._decided: dict[tuple[str, Point], Combination] = {}  # what the plugin decided with this table
 
     @property
     def ranks(self) -> int:
@@ -350,7 +353,7 @@ class Simulated:
 
 @lru_cache
 def _after_switch(noise: PlantedNoise, runs: int, repeats: int) -> NDArray[np.float64]:
-    """Factors on the times of the runs, an array [repeat], that follow ``runs`` runs of the same call."""
+    """The factors on the times of runs, an array [repeat], which follow ``runs`` runs of the same call."""
     factors: NDArray[np.float64] = 1 + noise.switch * np.exp(-(runs + np.arange(repeats)) / noise.switch_runs)
     return factors
 
@@ -379,9 +382,8 @@ def _noise(rng: np.random.Generator) -> PlantedNoise:
 
 
 def _replacements(rng: np.random.Generator) -> list[Replaced]:
-    """Draws one to three ranges of a few octaves, each for some combination: in it NCCL runs its own pick instead of
-    the combination.
-    """
+    """Draws one to three size ranges of a few octaves, each for some combination, in which NCCL runs its own pick
+    instead of the combination."""
     replacements = []
     for _ in range(rng.integers(1, 4)):
         collective = (Collective.AllGather, Collective.ReduceScatter, Collective.AllReduce)[rng.integers(3)]

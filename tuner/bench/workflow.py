@@ -20,8 +20,9 @@ from tuner.times.results import LateRank, MeasuredResult, Result, late_ranks, re
 DEFAULT = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 INTERRUPTED = "interrupted"
 
-Opener = Callable[[Path, int], Backend | None]  # of the file, and how many sample blocks it has
-Progress = Callable[[Loop], AbstractContextManager[Callable[[int], None]]]  # which takes the blocks so far
+Opener = Callable[[Path, int], Backend | None]  # gets the file, and the number of its sample blocks
+# The inner function gets the number of blocks so far
+Progress = Callable[[Loop], AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,9 @@ class MeasuringResult:
     backend: str
     late_ranks: tuple[LateRank, ...]
     scenario: Scenario = field(repr=False, metadata=json_form(omitted=True))
-    title: str = field(repr=False, metadata=json_form(omitted=True))  # of the communicator
-    summaries: tuple[Result, ...] = field(repr=False, metadata=json_form(omitted=True))  # the results with estimates
+    title: str = field(repr=False, metadata=json_form(omitted=True))  # title of the communicator
+    # The results with their estimates
+    summaries: tuple[Result, ...] = field(repr=False, metadata=json_form(omitted=True))
 
 
 def simulated(scenario: Scenario, seed: int = 0, *, nothing_planted: bool = False) -> Opener:
@@ -108,14 +110,15 @@ def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress =
             try:
                 samples.check_same(out, there, header)
             except BadMeasurement:
-                if there.header.topology_xml is not None:  # NCCL has just dumped that of another communicator there
+                if there.header.topology_xml is not None:  # NCCL has just dumped another communicator's topology there
                     write_text(topology_beside(out), there.header.topology_xml)
                 raise
         calls = points(list(dict.fromkeys(plan.collectives)), plan.sizes, backend.ranks, plan.how)
         wanted = tasks(backend, calls, plan.wanted)
         with samples.Writer(out, noting(header, asdict(plan.settings))) as writer:
             ended = _run(Loop(backend, wanted, plan.settings, writer.add, before), progress)
-            kept = samples.read(out).blocks  # not what the loop gave: Ctrl-C may come when a block is only in the file
+            # Read from the file, not from the loop: Ctrl-C may come when a block is only in the file
+            kept = samples.read(out).blocks
     requested = set(calls)
     summaries = tuple(results(block for block in kept if block.point in requested))
     return MeasuringResult(

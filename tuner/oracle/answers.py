@@ -16,10 +16,10 @@ from tuner.oracle.messages import Field, Struct, StructLayout
 from tuner.oracle.symbols import Symbols
 from tuner.scenario.logs import choice
 
-# 2.27 and later, of a kernel on symmetric windows
+# 2.27 and later, for a kernel on symmetric windows
 _SYMMETRIC = expression(rb"\[Symmetric\]: (\d+) Bytes -> Kernel (\w+) nchannels \d+ nthreads \d+(?: nWorks (\d+))?")
 
-# Algorithms by ncclPattern_t, as NCCL 2.18 to 2.32 use it.
+# The algorithm of each ncclPattern_t, as NCCL 2.18 to 2.32 use it.
 PATTERNS = {
     "Ring": Algorithm.Ring,
     "RingTwice": Algorithm.Ring,
@@ -41,7 +41,7 @@ PATTERNS = {
 class TunedChoice:
     """NCCL's choice for a call, as a line of the log shows it."""
 
-    bytes: int  # as logged: count times type size, per rank for AllGather and ReduceScatter
+    bytes: int  # as logged: count times type size, so per rank for AllGather and ReduceScatter
     algorithm: Algorithm
     protocol: Protocol
     channel_lo: int | None
@@ -105,39 +105,39 @@ def protocol(text: str) -> Protocol:
     return known
 
 
-_NUMPY = {"pointer": "uint64"}  # types of a layout that NumPy has other names for
+_NUMPY = {"pointer": "uint64"}  # types of a layout for which NumPy has other names
 
 
 @dataclass(frozen=True, slots=True)
 class TunerCosts:
     """The cost tables that a tuner plugin received, one for each size, in us, and NCCL's pick from each."""
 
-    before_us: NDArray[np.float32]  # [S, A, 3] the cost table NCCL computed; -1.0 where ignored
-    after_us: NDArray[np.float32]  # [S, A, 3] as the wrapped plugin left it; the same without one
-    channels: NDArray[np.int32]  # [S] the wrapped plugin's wish; 0 is none
-    pipe_ops: NDArray[np.int32]  # [S]
-    winner_us: NDArray[np.float32]  # [S] ncclGroupSimulateEnd's time of the pick
+    before_us: NDArray[np.float32]  # [S, A, 3] the cost table that NCCL computed; -1.0 in ignored cells
+    after_us: NDArray[np.float32]  # [S, A, 3] the table after the wrapped plugin changed it; the same without a plugin
+    channels: NDArray[np.int32]  # [S] the number that the wrapped plugin asks for; 0 for none
+    pipe_ops: NDArray[np.int32]  # [S] numPipeOps
+    winner_us: NDArray[np.float32]  # [S] the time of the pick from ncclGroupSimulateEnd
 
 
 @dataclass(frozen=True, slots=True)
 class OracleLaunch:
-    """One collective as NCCL launched it on rank 0."""
+    """One collective call as NCCL launched it on rank 0."""
 
     bytes: int  # NCCL's nBytes
     algorithm: Algorithm
     protocol: Protocol
-    channels: int  # blocks of the launched grid
-    threads: int  # of the launched block
-    kernel: str  # its name, as in the library's symbol table
+    channels: int  # number of blocks of the launched grid
+    threads: int  # threads of a launched block
+    kernel: str  # the kernel's name in the library's symbol table
     channel_lo: int
     channel_hi: int
     chunk_bytes: int  # what the first channel moves at once
-    time_us: float | None  # the pick's cell of the cost table as it was left; None without the recorder
+    time_us: float | None  # the pick's cell of the final cost table; None without the recorder
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One observed call: its nBytes, its ``struct sim_record`` and NCCL's log of this call."""
+    """One observed call: its nBytes, its ``struct sim_record``, and NCCL's log of this call."""
 
     nbytes: int
     record: Any
@@ -145,12 +145,12 @@ class Observation:
 
 
 class Contradiction(Exception):
-    """Observations contradict each other."""
+    """Raised if observations contradict each other."""
 
 
 def dtype(struct: Struct) -> np.dtype[Any]:
-    """Numpy type of a struct, as the compiler laid it out. If Python asks for a field that C lacks, that is a KeyError
-    or ValueError."""
+    """The numpy type of a struct, as the compiler laid it out. A field that C does not have is a KeyError or
+    ValueError."""
     return np.dtype(
         {
             "names": [field.name for field in struct.fields],
@@ -162,8 +162,7 @@ def dtype(struct: Struct) -> np.dtype[Any]:
 
 
 def numbers(layout: StructLayout) -> np.dtype[Any]:
-    """Numpy type of one of libnccl's structs, with its plain numbers by name; nested structs and arrays are left
-    out."""
+    """The numpy type of one of libnccl's structs, with its plain numbers by name, without nested structs and arrays."""
     plain = {name: each for name, each in layout.members.items() if not each.dims and "." not in name}
     return np.dtype(
         {
@@ -277,7 +276,7 @@ class Reader:
         winner_us = answers["simulated_us"].copy()
         if not simulated:
             picks = map(self.choice, calls)
-            # As recorded, "after" has the backups too, which count where nothing else does; no plugin changed anything.
+            # As recorded, "after" also has the backups, which count if nothing else does; no plugin changed anything.
             winner_us = np.array(
                 [table[pick.algorithm, pick.protocol] for table, pick in zip(after, picks, strict=True)], np.float32
             )

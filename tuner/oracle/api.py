@@ -21,9 +21,9 @@ from tuner.plugin.forcing import SeenByPlugin
 from tuner.release import learnt
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
-# Warnings after which NCCL does what it would do on the real machine: about hardware that is not simulated and takes no
-# part in a choice, about CollNet that it then does without, about values of variables that it corrects (later releases
-# only inform of those), and about a search that finds no better channels than the GPUs in their order.
+# Warnings after which NCCL does the same as on the real machine: about hardware that is not simulated and affects no
+# choice, about CollNet that NCCL then leaves out, about values of variables that it corrects (later releases print
+# these as INFO), and about a search that finds no better channels than the GPUs in their order.
 _HARMLESS = (
     "lib wrapper not initialized",  # InfiniBand verbs, of GPU-initiated networking: 2.29.7 on
     "rma_socket requires GDRCopy",  # one-sided communication over sockets: 2.32 on
@@ -80,7 +80,7 @@ class Oracle:
         )
         if not self._warned:
             self._check_log()
-        self.plugin_interface = started.plugin_interface  # of a recorded plugin, 0 of none
+        self.plugin_interface = started.plugin_interface  # of a recorded plugin; 0 without one
         if configuration.plugin is not None and not started.plugin_used:
             raise self._child.failure(f"NCCL did not load tuner plugin {configuration.plugin}", about="tuner")
         self._read(started)
@@ -104,7 +104,7 @@ class Oracle:
         self._buffer_bytes = started.buffer_bytes
         self._reader = Reader(started, symbols)
         if release.is_known(configuration.release) and (configuration.library or learnt.is_learnt(nccl.release)):
-            version = configuration.release  # by whose table it is read
+            version = configuration.release  # the release whose table describes it
         self.facts = facts.facts(started.comm, version, nccl.sha256)
         self.graphs: dict[Algorithm, facts.TunedGraph] = facts.graphs(started.graphs, self.facts.local_ranks)
         self.tables = facts.tables(started.comm, symbols.comm)
@@ -157,8 +157,8 @@ class Oracle:
         return facts.connected(answer, release.load(self.facts.release).limits.max_direct_local_ranks)
 
     def reachable(self, collective: Collective, dtype: DataType, size_bytes: int) -> tuple[int, int]:
-        """The largest possible size of a call that is at most ``size_bytes``, and the smallest that is at least
-        ``size_bytes``; never 0."""
+        """The largest possible size of a call that is at most ``size_bytes``, and the smallest possible size that is at
+        least ``size_bytes``; never 0."""
         step = self._step(Request(collective, dtype, Op.sum))
         low = max(size_bytes // step, 1) * step
         return low, low if size_bytes == low else max(-(-size_bytes // step), 1) * step
@@ -227,8 +227,8 @@ class Oracle:
             return launches.read_groups(self._reader, answer, self._child.log_bytes(answer.log_start, answer.log_end))
 
     def launch_tuned(self, call: launches.LaunchedCall, rank: int = 0) -> launches.TunedCall:
-        """Makes NCCL launch one call on ``rank``; returns the launch, or NCCL's error, and what the wrapped plugin was
-        asked.
+        """Makes NCCL launch one call on ``rank``. Returns the launch, or NCCL's error, with the questions to the
+        wrapped plugin.
 
         NCCL may ask the plugin several times; its last question is the one that decides.
         """
@@ -302,7 +302,7 @@ class Oracle:
         self._forcing(messages.SetTable(text), "setting a table")
 
     def seen(self) -> SeenByPlugin:
-        """Counts of what the forcing plugin was asked and did since its table was set."""
+        """The number of questions that the forcing plugin was asked, and what it did, since its table was set."""
         return SeenByPlugin.of(self._forcing(messages.ReadCounts(), "asking the forcing plugin"))
 
     def _forcing(self, request: messages.Request, what: str) -> messages.SeenMessage:
@@ -339,7 +339,7 @@ class Oracle:
     def _observe(
         self, request: Request, sizes_bytes: Sequence[int], simulated: bool = False, captured: bool = False
     ) -> tuple[Any, list[Observation]]:
-        """Makes one call of each size; returns the array of ``struct sim_answer``, and each call with its piece of
+        """Makes one call of each size. Returns the array of ``struct sim_answer``, and each call with its piece of
         NCCL's log."""
         self._check_ranks()
         buffers = request.buffers
@@ -367,7 +367,7 @@ class Oracle:
 
     @contextlib.contextmanager
     def _explained(self, before: str = "") -> Iterator[None]:
-        """Inside the block, a Contradiction becomes an OracleFailed, with NCCL's last warnings."""
+        """Turns a Contradiction inside the block into an OracleFailed, with NCCL's last warnings."""
         try:
             yield
         except Contradiction as why:

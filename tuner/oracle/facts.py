@@ -1,4 +1,4 @@
-"""Reads facts from NCCL's own memory: from struct ncclComm of rank 0 after initialisation."""
+"""Reads facts from NCCL's own memory: from the struct ncclComm of rank 0 after initialisation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,15 +27,15 @@ class TunedGraph:
     numbers."""
 
     pattern: int
-    n_channels: int  # 0: none, or not supported by the communicator
+    n_channels: int  # 0 if there is no graph, or the communicator does not support it
     same_channels: int
-    bw_intra_gbs: float  # per channel; exactly a float32
+    bw_intra_gbs: float  # per channel; exactly a float32 value
     bw_inter_gbs: float
     type_intra: int
     type_inter: int
     latency_inter_us: float
     cross_nic: int
-    heads: tuple[int, ...]  # the ranks at which its channels start
+    heads: tuple[int, ...]  # the ranks at which the graph's channels start
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Facts:
     symmetric_support: bool | None = None
 
 
-# Where struct ncclComm has had them, newest first.
+# The members of struct ncclComm that have had these facts, newest first.
 _FACTS = {
     "n_ranks": ("nRanks",),
     "n_nodes": ("nNodes",),
@@ -131,16 +131,16 @@ def facts(comm: Mapping[str, Any], release: str, library_sha256: str) -> Facts:
     return Facts(release=release, library_sha256=library_sha256, **plain)
 
 
-# Where struct ncclComm has had the tables.
+# The members of struct ncclComm that have had the tables.
 TABLES = {
     "latency_us": ("latencies", "tuningContext.generalLatencies"),
     "bandwidth_gbs": ("bandwidths", "tuningContext.generalBandwidths"),
     "max_threads": ("maxThreads", "tuningContext.maxThreads"),
     "thread_thresholds_bytes": ("threadThresholds", "tuningContext.threadThresholds"),
 }
-ENABLED = "tuningContext.enabled"  # by the number of an algorithm and protocol, and by collective; newer releases
+ENABLED = "tuningContext.enabled"  # in newer releases, by the number of an algorithm and protocol, and by collective
 
-# Algorithms without a graph of their own tune with another's.
+# Algorithms without a graph of their own are tuned with another one's.
 _BORROWED = {Algorithm.NVLSTree: Algorithm.NVLS, Algorithm.PAT: Algorithm.Tree}
 
 

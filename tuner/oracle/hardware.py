@@ -1,4 +1,4 @@
-"""Reads a topology file into the machine that the simulated CUDA, NVML and network have to present."""
+"""Converts a topology file to the machine that the simulated CUDA, NVML and network have to present."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -18,9 +18,11 @@ MAX_KINDS = 16  # SIM_MAX_KINDS
 HOST_HASH = 0x1000  # SIM_HOST_HASH
 HOST_OF_GUID_BIT = 32  # SIM_HOST_OF_GUID_BIT
 DRIVER_VERSION = (
-    13030  # new enough for all of every release (LL128 on Rubin over PXN is the last): its age is not emulated
+    # 13030 is new enough for everything in every release (LL128 on Rubin over PXN came last); older drivers are not
+    # emulated
+    13030
 )
-MAX_COMMS = 131072  # what NCCL's own InfiniBand network answers for an adapter
+MAX_COMMS = 131072  # NCCL's own InfiniBand network reports this for an adapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,9 @@ class SimulatedNode:
 
     gpus: tuple[GpuMessage, ...]
     nets: tuple[NetMessage, ...]
-    coll_nets: int  # how many of the nets do collectives in the network
-    switched: bool  # a NVLink leads to a switch
-    merges_nets: bool  # the network merges devices where NCCL asks for it
+    coll_nets: int  # number of network devices that do collectives in the network
+    switched: bool  # whether an NVLink leads to a switch
+    merges_nets: bool  # whether the network merges devices if NCCL asks for it
 
     @property
     def multicast(self) -> bool:
@@ -47,10 +49,10 @@ _ETHERNET = NetMessage("eth0", guid=1, speed_mbps=10000, port=1, max_comms=MAX_C
 class Surroundings:
     """Properties of a node that its topology does not show."""
 
-    nodes: int = 1  # of the communicator
-    variables: Mapping[str, str] = field(default_factory=dict)  # NCCL_*
-    network_reduces: bool = False  # as of an OracleConfiguration
-    far_ends: frozenset[str] = frozenset()  # bus ids that NVLinks lead to which the topology leaves out
+    nodes: int = 1  # nodes of the communicator
+    variables: Mapping[str, str] = field(default_factory=dict)  # NCCL_* variables
+    network_reduces: bool = False  # as in an OracleConfiguration
+    far_ends: frozenset[str] = frozenset()  # bus ids to which NVLinks lead and which the topology leaves out
 
 
 def read(host: Host, around: Surroundings) -> SimulatedNode:
@@ -78,7 +80,8 @@ def read(host: Host, around: Surroundings) -> SimulatedNode:
     if not nets and around.nodes > 1:
         raise BadTopology(f"topology has no <net> element, which a communicator of {around.nodes} nodes needs")
     coll_nets = len(nets) if around.network_reduces else 0
-    to_switch = any(not link.get("tclass", "").startswith("0x03") for link in root.iter("nvlink"))  # 03: PCI's displays
+    # 03 is the PCI class of displays
+    to_switch = any(not link.get("tclass", "").startswith("0x03") for link in root.iter("nvlink"))
     switched = to_switch or not {gpu.bus_id for _, gpu in listed}.issuperset(around.far_ends)
     gpus = tuple(gpu for _, gpu in listed[: host.gpus])
     merges = adapters.mergeable(named, around.variables)

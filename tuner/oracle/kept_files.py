@@ -15,8 +15,8 @@ from tuner.base.files import cache_folder
 from tuner.oracle.serving import ENGINES
 from tuner.release import BUILDS
 
-_UNFINISHED = r"(?:\.[0-9a-f]{16})?"  # what a process that was killed left of a file it wrote
-KINDS = {  # what it is: the files, by their path below the cache, and the group that is the name to remove them by
+_UNFINISHED = r"(?:\.[0-9a-f]{16})?"  # the end of the name of a file that a killed process left unfinished
+KINDS = {  # For each kind of file: its path below the cache, and the group that is the name by which it can be removed
     "libnccl, as fetch-nccl got it": rf"(\d+\.\d+\.\d+(?:-(?:{'|'.join(BUILDS)}))?)/(?:libnccl\.so\.2|library\.json)",
     "what oracle learn found of a libnccl": rf"(learnt)/[\w.]+@[0-9a-f]+\.toml{_UNFINISHED}",
     "graphs that were searched": rf"(graphs)/[0-9a-f]{{64}}\.json{_UNFINISHED}",
@@ -26,7 +26,7 @@ KINDS = {  # what it is: the files, by their path below the cache, and the group
     "files of a serving engine": rf"engines/((?:{'|'.join(ENGINES)})-[\w.]+)/.+",
 }
 _KINDS = {what: re.compile(pattern) for what, pattern in KINDS.items()}
-_DEPTH = 12  # of folders, that are looked into
+_DEPTH = 12  # the deepest folders that are searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def _own(folder: Path, depth: int) -> Iterator[tuple[Path, os.stat_result]]:
             elif stat.S_ISDIR(info.st_mode) and depth:
                 try:
                     yield from _own(Path(entry.path), depth - 1)
-                except PermissionError:  # another user's
+                except PermissionError:  # the folder of another user
                     continue
 
 
@@ -104,6 +104,6 @@ def remove(paths: Iterable[Path]) -> list[tuple[Path, str]]:
                 break
             try:
                 above.rmdir()
-            except OSError:  # not empty
+            except OSError:  # the folder is not empty
                 break
     return left

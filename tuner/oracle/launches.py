@@ -153,9 +153,9 @@ class PluginQuestion:
     """One question to a wrapped tuner plugin, with its answer.
 
     ``before_us`` is NCCL's cost table, ``after_us`` the same after the plugin changed it: times indexed
-    [algorithm][protocol], -1.0 for ignored cells. ``channels`` is how many the plugin asks for (0: NCCL chooses),
-    ``result`` the ncclResult_t that it returned. ``outside``: whether it wrote outside the table; ``nanoseconds``: how
-    long it took.
+    [algorithm][protocol], -1.0 for ignored cells. ``channels`` is the number that the plugin asks for (0: NCCL
+    chooses), ``result`` the ncclResult_t that it returned. ``outside``: whether the plugin wrote outside the table;
+    ``nanoseconds``: the time that it took.
     """
 
     pipelined: int

@@ -45,7 +45,7 @@ def find_in_wheel(folder: Path, distribution: str, release: str) -> Path:
     wanted = re.compile(rf"{name}-{re.escape(release)}(?:\.post\d+)?-[^/]*_{machine}\.whl")
     there = sorted(path for path in folder.iterdir() if wanted.fullmatch(path.name))
     if there:
-        return there[-1].resolve()  # of post-releases the newest
+        return there[-1].resolve()  # the newest of several post-releases
     wheels = sorted(path.name for path in folder.glob("nvidia_nccl_*.whl"))
     raise OracleUnavailable(
         f"no wheel of {distribution} {release} for {machine} in {folder}, which has {', '.join(wheels) or 'none'}; "
@@ -54,12 +54,12 @@ def find_in_wheel(folder: Path, distribution: str, release: str) -> Path:
 
 
 WHEELS = {build: f"nvidia-nccl-{build}" for build in BUILDS}
-BUILD = BUILDS[0]  # where none is named: every release has it
+BUILD = BUILDS[0]  # the default build, which every release has
 MEMBER = "nvidia/nccl/lib/libnccl.so.2"
-LARGEST_BYTES = 512 << 20  # of a libnccl that no release table knows
+LARGEST_BYTES = 512 << 20  # the largest libnccl that no release table knows
 _SAYS_RELEASE = expression(rb"NCCL version (\d+\.\d+\.\d+)\+cuda")  # src/init.cc, VERSION_STRING
 _RELEASE = expression(r"\d+\.\d+\.\d+")
-_given: dict[str, Path] = {}  # by release, instead of the installed or cached one
+_given: dict[str, Path] = {}  # by release, instead of the installed or cached library
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 
 
@@ -121,7 +121,7 @@ def find(release: str, build: str = BUILD) -> Library:
     if (installed := installed_release(build)) == release:
         places.append(installed_file(build))
     places.append(cached(release, build))
-    if there := [path for path in places if os.path.isfile(path)]:  # Path's raises where it may not look
+    if there := [path for path in places if os.path.isfile(path)]:  # Path's method raises if the folder may not be read
         right = (path for path in there if _mismatch(release, build, path) is None)
         return _checked(release, build, next(right, there[0]))
     name = WHEELS[build]
@@ -222,7 +222,7 @@ def check(path: Path) -> None:
         raise OracleUnavailable(f"{path} is stripped: it has no .symtab; the {WHEELS[BUILD]} wheels from PyPI have one")
 
 
-@lru_cache(64)  # while the file is the same
+@lru_cache(64)  # while the file stays the same
 def _elf(path: Path, size_bytes: int, changed_ns: int) -> tuple[str, bool]:
     """The processor that a file is for, and whether its symbols are stripped. OracleUnavailable if it is not ELF."""
     from tuner.oracle.symbols import opened
@@ -281,7 +281,7 @@ def fetch_all(
         if release in missing:
             progress(f"[{missing.index(release) + 1}/{len(missing)}] {release}")
             with alone(progress):
-                if not _whole(release, build):  # another process may have been at it
+                if not _whole(release, build):  # another process may have fetched it meanwhile
                     _fetch_into(target, release, build, progress, source)
         else:
             progress(f"{target} is already there")
@@ -293,12 +293,13 @@ def _whole(release: str, build: str) -> bool:
     the fetch recorded."""
     target = cached(release, build)
     note = target.with_name("library.json")
-    if not os.path.isfile(target):  # Path's raises where it may not look
+    if not os.path.isfile(target):  # Path's method raises if the folder may not be read
         return False
     own = known(release, build)
     wanted = None if own is None else own.sha256
     if wanted is None:
-        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # none, or damaged
+        # The record is missing or damaged
+        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
             wanted = json.loads(recall(note) or "")["sha256"]
     return wanted is not None and sha256(target) == wanted
 
@@ -306,7 +307,7 @@ def _whole(release: str, build: str) -> bool:
 def _check_disk(missing: Sequence[str], build: str, progress: Callable[[str], None]) -> None:
     known_files = (known(release, build) for release in missing)
     sizes = [LARGEST_BYTES if own is None else own.bytes for own in known_files]
-    need = sum(sizes) + 2 * max(sizes)  # pip's copy of a wheel, and the wheel; it is smaller than what is in it
+    need = sum(sizes) + 2 * max(sizes)  # pip's copy of a wheel and the wheel itself, which is smaller than its content
     try:
         cache_folder().mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -324,7 +325,7 @@ def _check_disk(missing: Sequence[str], build: str, progress: Callable[[str], No
 @contextlib.contextmanager
 def alone(progress: Callable[[str], None]) -> Iterator[None]:
     """Inside the block, no other process can fetch into the cache. Removes what a killed fetch left unfinished."""
-    import fcntl  # not on Windows, which has no wheel to fetch
+    import fcntl  # does not exist on Windows, for which there is no wheel to fetch
 
     descriptor = os.open(cache_folder(), os.O_RDONLY)
     try:
@@ -340,8 +341,9 @@ def alone(progress: Callable[[str], None]) -> Iterator[None]:
         os.close(descriptor)
 
 
-FETCH = "fetch-"  # how the folder of one that goes on is called
-_OF_A_FETCH = expression(r"libnccl\.so\.2|library\.json|.*\.whl|pip-.*|tmp.*")  # what is in its folder; pip's begin so
+FETCH = "fetch-"  # beginning of the name of the folder of a running fetch
+# The files in such a folder; those of pip begin like this
+_OF_A_FETCH = expression(r"libnccl\.so\.2|library\.json|.*\.whl|pip-.*|tmp.*")
 ENGINES = "engines"  # the folder of serving engines, tuner.oracle.serving
 _OF_A_RELEASE = expression(rf"{_RELEASE.pattern}(-({'|'.join(BUILDS)}))?")
 
@@ -366,7 +368,7 @@ def _fetch_into(target: Path, release: str, build: str, progress: Callable[[str]
     except (zipfile.BadZipFile, zlib.error) as error:
         raise OracleUnavailable(f"the wheel of {WHEELS[build]}=={release} is damaged: {error}") from None
     finally:
-        with contextlib.suppress(OSError):  # not empty: as it should be
+        with contextlib.suppress(OSError):  # not empty, as expected
             target.parent.rmdir()
 
 
@@ -398,7 +400,7 @@ def _download(release: str, build: str, folder: Path, progress: Callable[[str], 
     for wanted in (release, f"{release}.*"):
         progress(f"downloading {name}=={wanted}")
         options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check"]
-        options += [] if sys.stderr.isatty() else ["--quiet"]  # a terminal: pip's bar
+        options += [] if sys.stderr.isatty() else ["--quiet"]  # on a terminal, pip shows its progress bar
         run = subprocess.run(
             children.command(children.PIP, "download", *options, "--dest", str(folder), f"{name}=={wanted}"),
             cwd=folder,

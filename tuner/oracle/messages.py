@@ -1,4 +1,5 @@
-"""Messages between the oracle and its child process. The child imports this module first, so it imports nothing heavy.
+"""Messages between the oracle and its child process. The child imports this module first, so the module itself imports
+little.
 
 Fields of :class:`GpuMessage`, :class:`NetMessage`, :class:`SimulatedHost` and :class:`SimulatedMachine` have the names
 of the members in csrc/sim; so do the fields for ``struct sim_call`` and ``struct sim_operation_layout``.
@@ -9,19 +10,20 @@ from typing import Any, TypeAlias
 
 from tuner.base.dataclass import dataclass
 
-# Where things are in C structs: in libnccl's, read from its debug information, and in those of the simulated GPUs.
+# The places of members in C structs: in those of libnccl, read from its debug information, and in those of the
+# simulated GPUs.
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """A scalar, or an array of scalars, inside a struct."""
 
-    offset: int  # bytes from the start of the struct
-    type: str  # "int32", "uint64", "float32", "bool", "pointer" ...
+    offset: int  # in bytes from the start of the struct
+    type: str  # such as "int32", "uint64", "float32", "bool", "pointer"
     dims: tuple[int, ...]  # () for a scalar
 
 
-# Every scalar of a struct by NCCL's own path: numbers, or lists of them where the layout has an array.
+# The scalars of a struct by NCCL's own path: numbers, or lists of numbers for an array.
 Scalars: TypeAlias = Mapping[str, Any]
 
 
@@ -32,7 +34,7 @@ class StructLayout:
     bytes: int
     members: dict[str, Member]
     arrays: dict[str, tuple[int, tuple[int, ...]]]
-    structs: dict[str, tuple[int, int]]  # nested structs by path: offset and size in bytes
+    structs: dict[str, tuple[int, int]]  # nested structs by path, with offset and size in bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Field:
 
     name: str
     offset: int
-    kind: "str | Struct"  # numpy's kind and bytes, such as "f4"
+    kind: "str | Struct"  # numpy's kind and number of bytes, such as "f4"
     dims: tuple[int, ...]
 
 
@@ -93,14 +95,15 @@ class AdapterOffsets:
     graphs: int
     adapter_of: int
     check: int
-    trees: Mapping[int, tuple[Member, Member]]  # of channels, by algorithm: the parent and the children of a rank
+    # For each algorithm, the members of channels that have the parent and the children of a rank
+    trees: Mapping[int, tuple[Member, Member]]
 
 
 @dataclass(frozen=True, slots=True)
 class RingOffsets:
     """Offsets of a channel's neighbours in the ring, and of the flags of the connections to these."""
 
-    adapters: AdapterOffsets | None  # None up to 2.23, where nothing depends on them
+    adapters: AdapterOffsets | None  # None up to 2.23, in which nothing depends on adapters
     channels: int
     channel_bytes: int
     prev: int
@@ -116,7 +119,7 @@ class ReadConnections:
     """Asks what NCCL recorded about every rank's connections."""
 
     ring: RingOffsets
-    channels: int  # where a communicator has their number
+    channels: int  # offset of a communicator's number of channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,7 @@ class RankConnections:
     flags: tuple[tuple[int, int], ...]  # by channel
 
 
-# What NCCL hands a kernel to do, as the oracle and its child process send it to each other.
+# The works that NCCL passes to a kernel, in the form in which the oracle and its child process exchange them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +189,10 @@ class PeerOffsets:
     """Functions by which NCCL's transports say whether ranks can reach each other, and what the transports set in a
     connection."""
 
-    without_network: tuple[int, ...]  # functions that say whether ranks reach each other, of transports in their order
-    asks_communicator: bool  # they are handed the communicator, not its topology
-    info_bytes: int  # of struct ncclPeerInfo
-    network_send: int  # of the network's transport: what connections point to
+    without_network: tuple[int, ...]  # functions of transports, in their order, that say whether ranks reach each other
+    asks_communicator: bool  # these functions get the communicator, not its topology
+    info_bytes: int  # size of struct ncclPeerInfo
+    network_send: int  # what connections of the network's transport point to
     network_receive: int
     connector_bytes: int
     transport: int  # offsets in a connection
@@ -224,10 +227,11 @@ class KernelWorks:
     """The batches of one kernel, keyed by channel, in the order in which the channel's block does them."""
 
     channels: Mapping[int, tuple[Batch, ...]]
-    symmetric: SymmetricWorks | None = None  # where it is a symmetric kernel, whose blocks have no batches
+    symmetric: SymmetricWorks | None = None  # set for a symmetric kernel, whose blocks have no batches
 
 
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")  # that starters set
+# Variables that launchers set
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 Copies = tuple[tuple[int, int], ...]  # address and size in bytes of every copy of a function
 
@@ -237,9 +241,9 @@ class GpuMessage:
     """A GPU as the simulated driver shows it: ``struct sim_gpu``."""
 
     bus_id: str
-    compute_capability: int  # 90 is 9.0
+    compute_capability: int  # 90 for 9.0
     peer_group: int  # GPUs of one group reach each other's memory over PCIe
-    nvlinks: tuple[str, ...] = ()  # bus ids of what they lead to, where the topology does not say it
+    nvlinks: tuple[str, ...] = ()  # bus ids of the devices to which NVLinks lead, if the topology does not say them
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +255,9 @@ class NetMessage:
     speed_mbps: int
     port: int
     max_comms: int
-    gdr: int  # 1: can read and write GPU memory
+    gdr: int  # 1 if it can read and write GPU memory
     latency_us: float
-    pci_path: str = ""  # below sysfs; empty: the topology names the device
+    pci_path: str = ""  # below sysfs; empty if the topology names the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +287,8 @@ class SimulatedMachine:
     ranks_per_process: int
     net_name: str
     kind_of_host: tuple[int, ...]
-    domain_of_host: tuple[int, ...]  # NVLink domains, numbered from 1; 0: none
-    without_fabric: tuple[int, ...]  # by rank, 1: not in the fabric of its domain yet
+    domain_of_host: tuple[int, ...]  # NVLink domains are numbered from 1; 0 for none
+    without_fabric: tuple[int, ...]  # by rank: 1 if it is not in the fabric of its domain yet
     kind: tuple[SimulatedHost, ...]
 
 
@@ -293,13 +297,17 @@ class Intercepted:
     """Functions to intercept in order to observe what the release does not report, as offsets in the library."""
 
     topology_file: int | None
-    operations: Mapping[str, int]  # the members of struct sim_operation_layout
-    search: tuple[int, int]  # of graphs, and where a system counts its GPUs
-    graph_file: tuple[int, int]  # writes graphs; the types of paths that it has a word for, as bits
-    systems: Mapping[str, int] | None  # members of struct sim_system_functions, where ranks of several hosts make one
-    networks: tuple[int, int] | None  # makes a rank's system, and where the rank has its network; if some hosts merge
-    graphs: tuple[int, int] | None  # makes the model of graphs, and the number of these
-    times: tuple[int, int, int, bool] | None  # of a cell; algorithms, protocols, and whether it says which are backups
+    operations: Mapping[str, int]  # members of struct sim_operation_layout
+    search: tuple[int, int]  # the function that searches graphs, and where a system counts its GPUs
+    graph_file: tuple[int, int]  # the function that writes graphs, and bits for the path types for which it has a word
+    # Members of struct sim_system_functions, if ranks of several hosts make one system
+    systems: Mapping[str, int] | None
+    # The function that makes a rank's system, and where the rank has its network; set if some hosts merge
+    networks: tuple[int, int] | None
+    graphs: tuple[int, int] | None  # the function that makes the model of graphs, and the number of graphs
+    # The function that computes the time of a cell; numbers of algorithms and protocols; whether it says which times
+    # are backups
+    times: tuple[int, int, int, bool] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,11 +317,11 @@ class PartOffsets:
     ranks: tuple[int, ...]
     by_shrinking: bool
     shares: bool
-    bootstrap: int  # where struct ncclComm has these
+    bootstrap: int  # where struct ncclComm has the functions of the bootstrap
     whole_ranks: int
     proxy: int
     init_proxy: int  # a function of libnccl
-    with_uds: bool  # it takes addresses of Unix domain sockets, too: 2.21 on
+    with_uds: bool  # it also takes addresses of Unix domain sockets, from 2.21 on
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,10 +341,11 @@ class Start:
     graph: StructLayout
     ring: RingOffsets
     works: WorkStructs
-    operation_bytes: int  # of struct ncclProxyOp
+    operation_bytes: int  # size of struct ncclProxyOp
     peers: PeerOffsets
     part: PartOffsets | None = None
-    disguise: tuple[int, bool] | None = None  # of the wrapped plugin: seconds that clocks are ahead; elsewhere
+    # For the wrapped plugin: seconds by which clocks are ahead, and whether it seems to run on another host
+    disguise: tuple[int, bool] | None = None
     configuration: tuple[tuple[str, int | str], ...] = ()  # fields of ncclConfig_t
 
 
@@ -345,18 +354,18 @@ class Started:
     """The answer to a start, which the parent needs before other requests: layouts of records, and values in NCCL's own
     memory."""
 
-    version: int  # of NCCL, as it encodes it
-    base: int  # where libnccl was loaded
+    version: int  # NCCL's version, as NCCL encodes it
+    base: int  # the address at which libnccl was loaded
     answer: Struct  # struct sim_answer
     kernel: Struct
     operation: Struct
     question: Struct
-    buffer_bytes: tuple[int, ...]  # the most of one buffer, by kind
-    comm: Scalars  # of struct ncclComm of rank 0
-    last_comm: Scalars  # of the last rank
+    buffer_bytes: tuple[int, ...]  # the largest buffer of each kind
+    comm: Scalars  # from struct ncclComm of rank 0
+    last_comm: Scalars  # the same for the last rank
     graphs: tuple[Scalars, ...]  # struct ncclTopoGraph, by algorithm
     plugin_used: bool
-    plugin_interface: int  # of the wrapped plugin, by which it is asked; 0: of none
+    plugin_interface: int  # the interface by which the wrapped plugin is asked; 0 without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,9 +392,9 @@ class CallMessage:
 class RegistrationMessage:
     """Registration of the buffers with NCCL: ``struct sim_registration``."""
 
-    kind: int = 0  # of tuner.base.names.Buffers
-    sides: int = 3  # of tuner.base.names.Sides
-    flags: int = 0  # of tuner.base.names.WindowFlag
+    kind: int = 0  # a number of tuner.base.names.Buffers
+    sides: int = 3  # a number of tuner.base.names.Sides
+    flags: int = 0  # a number of tuner.base.names.WindowFlag
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,8 +403,8 @@ class CallsMessage:
 
     calls: tuple[CallMessage, ...]
     buffers: RegistrationMessage
-    simulated: bool = False  # ask for the time only
-    captured: bool = False  # each in a CUDA graph of its own
+    simulated: bool = False  # ask only for the time
+    captured: bool = False  # each call is captured in its own CUDA graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,11 +422,11 @@ class GroupMessage:
     """Asks for calls of one rank in one group."""
 
     calls: tuple[CallMessage, ...]
-    peers: frozenset[int] = frozenset()  # ranks that data is sent to or received from
-    in_full: bool = False  # read all works, and keep the operations of the network whole
-    rank: int = 0  # which makes the calls
+    peers: frozenset[int] = frozenset()  # ranks to which data is sent or from which it is received
+    in_full: bool = False  # also read all works, and keep the operations of the network completely
+    rank: int = 0  # the rank that makes the calls
     buffers: RegistrationMessage = RegistrationMessage()
-    captured: bool = False  # into a CUDA graph
+    captured: bool = False  # the group is captured into a CUDA graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +439,7 @@ class GroupAnswerMessage:
     operations: bytes
     questions: bytes
     works: tuple[KernelWorks, ...]  # by kernel
-    proxy_operations: bytes  # of struct ncclProxyOp, one behind the other
+    proxy_operations: bytes  # successive structs ncclProxyOp
     error: str | None
 
 
@@ -462,10 +471,10 @@ class SeenMessage:
 class ReadChannels:
     """Asks for the channels of all ranks, read from NCCL's memory, and for the adapters that NCCL uses."""
 
-    members: Mapping[str, Member]  # of struct ncclChannel
+    members: Mapping[str, Member]  # members of struct ncclChannel
     adapter_of: int  # the function that says by which adapter a rank leaves its node
-    gives_id: bool  # it gives the adapter's id, too
-    graphs: Mapping[str, int]  # by algorithm, of which adapters are asked for
+    gives_id: bool  # whether that function also returns the adapter's id
+    graphs: Mapping[str, int]  # addresses of the graphs whose adapters are asked for, by algorithm
     head: str  # the member that is -1 for ranks without an adapter of NVLS
     connect_pat: int | None  # the function that notes whom PAT connects; None if the release has no PAT
 
@@ -474,16 +483,17 @@ class ReadChannels:
 class RankMemory:
     """Channels and adapters of one rank, from its ``struct ncclComm``."""
 
-    channels: tuple[Scalars, ...]  # those of rings and of NVLS, whichever are more
-    adapters: Mapping[str, tuple[tuple[int, int] | None, ...]]  # network device and relay, by graph and channel
-    pat_channels: tuple[tuple[int, int], ...]  # by peer: bits of the channels to send in, and to receive in
+    channels: tuple[Scalars, ...]  # the channels of rings or those of NVLS, whichever are more
+    adapters: Mapping[str, tuple[tuple[int, int] | None, ...]]  # network device and relaying rank, by graph and channel
+    # For each peer, bits of the channels to send on, and of those to receive on
+    pat_channels: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelsMessage:
     """Channels of all ranks; ``comms`` are the scalars of each rank's ``struct ncclComm``."""
 
-    node_of_rank: tuple[int, ...]  # as rank 0 has it
+    node_of_rank: tuple[int, ...]  # according to rank 0
     ranks: tuple[RankMemory, ...]
     comms: tuple[Scalars, ...]
 
@@ -495,11 +505,11 @@ class RankBill:
     device_bytes: int
     peak_device_bytes: int
     host_bytes: int
-    counted_bytes: int | None  # what NCCL itself counts of the device's memory; None in releases that do not
-    blocks: int  # of the call's kernel; 0 before the first call
+    counted_bytes: int | None  # device memory in NCCL's own count; None in releases that do not count it
+    blocks: int  # blocks of the call's kernel; 0 before the first call
 
 
-# Groups are made one after the other, up to the first that fails; connections and bills are those of every rank.
+# Groups are made one after the other, up to the first one that fails. Connections and bills are those of every rank.
 Groups = tuple[GroupMessage, ...]
 Request = Start | StartAgain | CallsMessage | GroupMessage | Groups | SetTable | ReadCounts | ReadChannels
 Connections = tuple[RankConnections, ...]

@@ -1,4 +1,4 @@
-"""Runs unchanged programs that call libnccl on simulated GPUs: makes the environment of their processes.
+"""Runs unchanged programs that call libnccl on simulated GPUs. This module makes the environment of their processes.
 
 The simulated CUDA runtime is loaded before the program (``LD_PRELOAD``), and prepares each process from a file that
 this module writes. No Python runs inside the processes.
@@ -17,11 +17,12 @@ from tuner.oracle.messages import RANK_VARIABLES, Start
 from tuner.oracle.process import NO_TUNER, NOT_A_PLUGIN, SIM, SIM_NAMES, check_platform
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
-PLAN = "NCCL_TUNER_SIM_PLAN"  # names the file
+PLAN = "NCCL_TUNER_SIM_PLAN"  # names the file with the plan
 
-_OWN_PROCESSES = frozenset({"getPidHash"})  # NCCL tells the program's processes apart by itself
+_OWN_PROCESSES = frozenset({"getPidHash"})  # NCCL distinguishes the program's processes by itself
 
-# What a program may choose otherwise; of the plugins that NCCL looks for by itself the network's is the simulated one.
+# Variables that would change the simulation if a program set them; of the plugins that NCCL looks for by itself, the
+# network's is the simulated one.
 _DEFAULTS = {
     "NCCL_ENV_PLUGIN": "none",
     "NCCL_PROFILER_PLUGIN": "none",
@@ -95,7 +96,8 @@ def preloaded(configuration: OracleConfiguration, processes_per_node: int | None
         try:
             yield Preloaded(library, folder, configuration)
         finally:
-            clear_shared_memory(begun_s)  # of processes that were killed, or left communicators behind
+            # Shared memory of processes that were killed, or that left communicators behind
+            clear_shared_memory(begun_s)
 
 
 def _plan(request: Start, library: Path, processes_per_host: int) -> bytes:

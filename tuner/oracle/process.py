@@ -1,4 +1,4 @@
-"""The child process: it has its own environment and a time limit for each request, and its failures are reported."""
+"""The child process. It has its own environment and a time limit for each request, and reports its failures."""
 
 import contextlib
 import os
@@ -26,12 +26,13 @@ CHILD = children.ORACLE
 SIM = Path(__file__).parents[1] / "_native" / "libnccl_tuner_sim.so"
 SIM_NAMES = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnccl-net-sim.so", "libnccl-tuner-sim.so")
 
-# A library that is no plugin, by the short name that every release takes: of "none" some make the recorder's file.
+# A library that is no plugin, by a short name that every release accepts; some releases turn "none" into the file name
+# of the recorder.
 NO_TUNER = "absent"
 TUNER_NAME = "libnccl-tuner-given.so"  # lib*.so: a name that every release takes
 NOT_A_PLUGIN = find_spec("_cffi_backend")
 
-# What the oracle itself has to decide for NCCL; a configuration that names one is refused.
+# Variables that the oracle itself sets for NCCL; a configuration that names one of them is refused.
 OWN_VARIABLES = frozenset(
     {
         "NCCL_CUDA_PATH",
@@ -51,7 +52,7 @@ OWN_VARIABLES = frozenset(
         "NCCL_TUNER_PLUGIN",
     }
 )
-_FOREIGN = ("NCCL_", "CUDA_")  # variables of the caller that would reach into the child
+_FOREIGN = ("NCCL_", "CUDA_")  # variables of the caller that would affect the child
 
 _SHARED = expression(r"/dev/shm/nccl-\w{6}\b")
 _SHOWN_LOG_LINES = 3
@@ -75,13 +76,14 @@ def check_platform() -> None:
 class ChildConfiguration:
     """What a child process finds in its environment and scratch folder."""
 
-    topologies: tuple[str, ...]  # one of each kind of node
-    of_hosts: Mapping[int, tuple[int, str]]  # by host in a NVLink domain: its kind, and the topology that it reads
+    topologies: tuple[str, ...]  # one for each kind of node
+    # For each host in an NVLink domain: its kind, and the topology that it reads
+    of_hosts: Mapping[int, tuple[int, str]]
     env: Mapping[str, str]  # NCCL_* variables
     tuner_plugin: Path | None = None
     by_path: bool = False  # the plugin is loaded by its path, not by a name
-    pci_classes: Mapping[str, str] | None = None  # by bus id, in its sysfs
-    dumps_topology: bool = False  # NCCL writes the topology it made
+    pci_classes: Mapping[str, str] | None = None  # by bus id, in the child's sysfs
+    dumps_topology: bool = False  # NCCL writes the topology that it made
     program: str = CHILD  # the module that answers
 
 
@@ -142,8 +144,9 @@ class Child:
             # The default, the tuner in the network plugin's library, is the recorder.
             "NCCL_TUNER_NEXT": "none",
             **children.environment(configuration.env),
-            # A heap for every rank, as in a process of its own: 2.18 reads past the end of its adapters, and crashed
-            # on what other ranks left there (ncclTopoSearchRecNet, src/graph/search.cc, v2.18.3-1).
+            # Every rank gets its own heap, as in a process of its own: 2.18 reads past the end of its list of adapters,
+            # and crashed on data that other ranks had left there (ncclTopoSearchRecNet, src/graph/search.cc,
+            # v2.18.3-1).
             "MALLOC_ARENA_MAX": "1024",
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,ENV",
@@ -222,13 +225,14 @@ class Child:
 
     def close(self, keep_log: bool = False) -> None:
         """Ends the child and everything that it started."""
-        if self._process.poll() is None:  # a number that was waited for may be another process's by now
+        # The number of a process that was waited for may belong to another process by now
+        if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGSTOP)
                 shared = _shared_memory(self._process.pid)
                 os.killpg(self._process.pid, signal.SIGKILL)
                 for file in shared:
-                    file.unlink(missing_ok=True)  # NCCL does, once all ranks have it
+                    file.unlink(missing_ok=True)  # NCCL removes it once all ranks have opened it
             self._process.wait()
         with contextlib.suppress(FileNotFoundError):
             clear_shared_memory((self.folder / IN_THE_OPEN).stat().st_mtime)
@@ -241,7 +245,7 @@ def _shared_memory(pid: int) -> set[Path]:
     """NCCL's files of shared memory that the process has mapped; there are some if its ranks connect."""
     try:
         return set(map(Path, _SHARED.findall(Path(f"/proc/{pid}/maps").read_text())))
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return set()
 
 

@@ -1,6 +1,6 @@
 """Makes this project's records from results of the real library: graphs, and completed topologies.
 
-Importing this module loads the oracle, which takes longer than many answers: import it only where the library is asked.
+Importing this module loads the oracle, which takes longer than many answers. Import it only if the library is asked.
 """
 
 import xml.etree.ElementTree as ET

@@ -31,19 +31,19 @@ from tuner.oracle.process import CHILD, SIM, Child, ChildConfiguration
 from tuner.plugin import loading
 from tuner.scenario.oracle_configuration import Host, OracleConfiguration, SplitOff
 
-MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
-RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
+MAX_RANKS = 512  # each rank is a thread that needs NCCL's memory for one rank
+RANK_BYTES = 40 << 20  # host memory per rank; 21 MB were measured with 128 ranks, 8 per node
 
 _TREES = {Algorithm.Tree: ("tree.up", "tree.down"), Algorithm.NVLSTree: ("nvls.treeUp", "nvls.treeDown")}
 SHARE_GPUS = "NCCL_MULTI_RANK_GPU_ENABLE"
-OFFERS_GIN = "NCCL_TUNER_SIM_GIN"  # of the simulated network: csrc/sim/gin.c
-SHARES_GPUS = "ncclParamMultiRankGpuEnable"  # the function that reads it (src/init.cc, v2.30.3-1)
+OFFERS_GIN = "NCCL_TUNER_SIM_GIN"  # variable of the simulated network: csrc/sim/gin.c
+SHARES_GPUS = "ncclParamMultiRankGpuEnable"  # the function that reads the variable (src/init.cc, v2.30.3-1)
 
 _BY_HOST = ("hosts_are_nodes", "only_the_whole_communicator")  # releases that search host by host, also in a domain
 
-_MERGES = "ncclTopoMakeVNics"  # the function that merges adapters, 2.24.3 on
+_MERGES = "ncclTopoMakeVNics"  # the function that merges adapters, from 2.24.3 on
 
-_PROFILER = "ncclPatternProfiler"  # no pattern of a collective: NCCL informs its profiler of one
+_PROFILER = "ncclPatternProfiler"  # not the pattern of a collective: NCCL uses it to inform its profiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Preparation:
     configuration: OracleConfiguration
     library: library.Library
     symbols: symbols.Symbols
-    kinds: Mapping[Host, hardware.SimulatedNode]  # of nodes that differ
+    kinds: Mapping[Host, hardware.SimulatedNode]  # kinds of nodes
 
     @property
     def recorded(self) -> bool:
@@ -348,7 +348,7 @@ def _intercepted(located: symbols.Symbols, prepared: Preparation) -> Intercepted
             "comm_rank": _offset(located.comm.members, "rank"),
             "comm_ranks": _offset(located.comm.members, "nRanks"),
         },
-        # a system's GPUs are the first of its sets of nodes, which begin with their count
+        # a system's GPUs are the first of its lists of nodes, each of which begins with its length
         search=(located.functions["ncclTopoCompute"][0][0], located.system.arrays["nodes"][0]),
         graph_file=_graph_file(located, prepared.configuration.release),
         systems=_systems(located, prepared.configuration),

@@ -19,7 +19,7 @@ from tuner.base.files import recall_answer, remember_answer
 from tuner.base.records import from_json, to_json
 from tuner.oracle.messages import Member, PeerOffsets, StructLayout, StructNumber, WorkLayout, WorkStructs
 
-DIE: TypeAlias = Any  # an entry of DWARF, as pyelftools has it
+DIE: TypeAlias = Any  # an entry of DWARF, in pyelftools' form
 
 STRUCTS = frozenset(
     {
@@ -34,7 +34,7 @@ STRUCTS = frozenset(
         "ncclWorkElem",
         "ncclWorkElemReg",
         "ncclWorkElemP2p",
-        "ncclSymDevArgs",  # of symmetric kernels in 2.27
+        "ncclSymDevArgs",  # for symmetric kernels in 2.27
         "ncclSymkDevWorkArgs",  # later
         "ncclSymkDevWork",
         "ncclSymkChannelWorkRange",
@@ -44,7 +44,7 @@ STRUCTS = frozenset(
 )
 ENUMERATIONS = frozenset({"ncclDevWorkType", "ncclDevWorkStorageType", "ncclWorkType", "ncclWorkP2PType"})
 _WORK_STRUCTS = {"DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type"}
-_SIGNED = (5, 6, 13)  # DW_ATE_signed, _signed_char, and what a bit field of an int is
+_SIGNED = (5, 6, 13)  # DW_ATE_signed, _signed_char, and the type of a bit field of an int
 
 
 def layout(struct: DIE) -> WorkLayout:
@@ -74,7 +74,8 @@ def _work_members(struct: DIE, prefix: str, start: int) -> Iterator[tuple[str, i
             continue
         name, place = (die.attributes.get(f"DW_AT_{what}") for what in ("name", "data_member_location"))
         path = prefix + ("" if name is None else name.value.decode())
-        bit = start + (0 if place is None else 8 * int(place.value))  # a union does not say that members begin at 0
+        # A union does not state that its members begin at 0
+        bit = start + (0 if place is None else 8 * int(place.value))
         if name is not None:
             yield path, bit, die
         target = _resolved(die)
@@ -104,7 +105,7 @@ def _number(die: DIE, target: DIE, bit: int) -> StructNumber | None:
     return StructNumber(bit + storage - above - bits, bits, signed)
 
 
-FORMAT = 10  # of the cached file; raise it when what is extracted changes
+FORMAT = 10  # version of the cached file; raise it if what is extracted changes
 
 _BASE_NAME = expression(r"^_ZL?(\d+)")
 _CLONE = expression(r"\.constprop\.\d+$")
@@ -112,16 +113,18 @@ SYMMETRIC = ("ncclSymkDevKernel_", "ncclSymDevKernel_")
 _KERNELS = ("ncclDevKernel_", "ncclKernel_", *SYMMETRIC)
 _PREFIXES = ("nccl", "cuda", "get", "setEnv", "bootstrap", "p2pCanConnect", "shmCanConnect")
 _OBJECTS = ("netTransport",)
-_MAX_DEPTH = 3  # of nested structs; nothing asked for lies deeper
+_MAX_DEPTH = 3  # the deepest nested structs that are read; nothing that is needed lies deeper
 
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
     """The symbols of one libnccl that the oracle needs."""
 
-    functions: dict[str, list[tuple[int, int]]]  # own name, and symbol -> (address, size) of every copy
-    kernels: dict[int, str]  # address of a kernel's host symbol -> kernel name
-    anchor: tuple[str, int]  # an exported function and its address: loaded address - this = where the library lies
+    functions: dict[str, list[tuple[int, int]]]  # address and size of every copy, by plain name and by symbol
+    kernels: dict[int, str]  # name of a kernel by the address of its host symbol
+    # An exported function and its address in the file; subtracted from the loaded address, it gives where the library
+    # lies
+    anchor: tuple[str, int]
     comm: StructLayout
     graph: StructLayout
     system: StructLayout  # struct ncclTopoSystem
@@ -129,9 +132,9 @@ class Symbols:
     channel: StructLayout
     peer: StructLayout  # struct ncclChannelPeer
     connector: StructLayout
-    patterns: dict[str, str]  # ncclPattern_t: value as text -> name
-    works: dict[str, WorkLayout]  # by struct, of those that this release has
-    enumerations: dict[str, dict[str, int]]  # values by name, by enumeration
+    patterns: dict[str, str]  # names of ncclPattern_t by value as text
+    works: dict[str, WorkLayout]  # layouts by struct, for those that the release has
+    enumerations: dict[str, dict[str, int]]  # values by name, for each enumeration
     objects: dict[str, int]  # address of netTransport
 
     @property
@@ -144,18 +147,19 @@ class Symbols:
 def load(library: Path, sha256: str, cache: Path) -> Symbols:
     """The symbols of ``library``; from ``cache`` if the library was read before."""
     stored = cache / "symbols" / f"{sha256[:32]}.{FORMAT}.json"
-    with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):  # none, damaged, or of another form
+    # The cached file is missing, damaged, or of another form
+    with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):
         return _stored(recall_answer(stored))
     symbols = read(library)
     remember_answer(stored, json.dumps(to_json(symbols)))
-    with contextlib.suppress(OSError):  # a folder that may not be looked into, a file that may not go
+    with contextlib.suppress(OSError):  # the folder may not be readable, or the file not removable
         for old in stored.parent.glob(f"{sha256[:32]}.*.json"):
             if old != stored:
                 old.unlink()
     return symbols
 
 
-@lru_cache(8)  # of the libraries that one process asks again and again
+@lru_cache(8)  # for the libraries that one process asks repeatedly
 def _stored(text: str) -> Symbols:
     symbols: Symbols = from_json(Symbols, json.loads(text))
     return symbols
@@ -171,7 +175,7 @@ _DAMAGED: tuple[type[Exception], ...] = (
 @contextlib.contextmanager
 def opened(library: Path) -> Iterator[Any]:
     """Opens the ELF file ``library``. OracleUnavailable for another kind of file, and if reading finds damage."""
-    # Of an extra: what only names symbols, such as a dry run of the plugin, does without.
+    # pyelftools belongs to an extra; code that only names symbols, such as a dry run of the plugin, does not need it.
     from elftools.common.exceptions import DWARFError, ELFError
     from elftools.elf.elffile import ELFFile
 
@@ -205,7 +209,7 @@ def read(library: Path) -> Symbols:
 
 def own_name(symbol: str) -> str:
     """A function's plain name: ``ncclProxyStart`` for ``_Z14ncclProxyStartP8ncclComm``; C names are unchanged."""
-    symbol = _CLONE.sub("", symbol)  # a copy the compiler made for constant arguments
+    symbol = _CLONE.sub("", symbol)  # the compiler made a copy for constant arguments
     match = _BASE_NAME.match(symbol)
     return symbol if match is None else symbol[match.end() : match.end() + int(match[1])]
 
@@ -222,7 +226,7 @@ def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, st
         if symbol["st_info"]["type"] != "STT_FUNC" or symbol["st_value"] == 0:
             continue
         if "." in _CLONE.sub("", symbol.name):
-            continue  # a fragment (.cold, .part): not the function
+            continue  # a fragment (.cold, .part), not the function itself
         name = own_name(symbol.name)
         if name.startswith(_PREFIXES):
             where = symbol["st_value"], symbol["st_size"]
@@ -234,9 +238,9 @@ def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, st
     return functions, kernels, objects
 
 
-# Between them they use all that is wanted.
+# Together these contain all types that are needed.
 _UNITS = (b"init.cc", b"enqueue.cc", b"search.cc", b"allgatherv_sched.cc", b"symmetric_sched.cc")
-_STRUCTS = {  # by their field of Symbols
+_STRUCTS = {  # by field of Symbols
     "comm": "ncclComm",
     "graph": "ncclTopoGraph",
     "system": "ncclTopoSystem",
@@ -354,9 +358,10 @@ def _value(die: DIE, attribute: str) -> int:
     return int(die.attributes[attribute].value)
 
 
-# Where a libnccl has the structures of work and the functions of its transports.
+# The places in a libnccl of the work structures and of the functions of its transports.
 
-_ALIGNMENT = {"P2p": 4, "Coll": 8, "RegColl": 8}  # of the elements of a work, up to 2.21 (src/include/device.h)
+# Alignment of the elements of a work, up to 2.21 (src/include/device.h)
+_ALIGNMENT = {"P2p": 4, "Coll": 8, "RegColl": 8}
 
 
 def work_structs(located: Symbols) -> WorkStructs:

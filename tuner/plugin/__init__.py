@@ -1,4 +1,4 @@
-"""The tuner plugin: where it is, its decision tables, and asking it without NCCL."""
+"""The tuner plugin: where it is, its decision tables, and how to ask it without NCCL."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ class PluginUnavailable(NotBuilt):
 
 
 def path() -> Path:
-    """Path of the plugin's shared object, the value for ``NCCL_TUNER_PLUGIN``."""
+    """The path of the plugin's shared object, which is the value for ``NCCL_TUNER_PLUGIN``."""
     return _built(_SHARED_OBJECT)
 
 

@@ -1,4 +1,4 @@
-"""The plugin with a decision table, asked on one emulated communicator as a release of NCCL asks it."""
+"""Asks the plugin with a decision table about one emulated communicator, as a release of NCCL would ask it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -91,7 +91,7 @@ def size(communicator: Comm, interface: Interface) -> CommunicatorSize:
 
 @dataclass(frozen=True, slots=True)
 class AskedPlugin:
-    """An open plugin, the interface that NCCL calls it by, and the selection that computes NCCL's cost tables."""
+    """An open plugin, the interface by which NCCL calls it, and the selection that computes NCCL's cost tables."""
 
     plugin: DryRun
     interface: Interface
@@ -184,10 +184,10 @@ class AskedPlugin:
         return self.selection.communicator.release.limits.algorithms
 
 
-LOOKED_UP_SINCE = 2  # the interface of the releases in which NCCL looks for tuners that are not named
+LOOKED_UP_SINCE = 2  # first interface of the releases in which NCCL looks for tuners that are not named
 
 
-@dataclass(frozen=True)  # without slots, for the table that is read once
+@dataclass(frozen=True)  # no slots, because the table is read once and kept
 class FileTuner:
     """This project's plugin with a file of the format ``table`` or ``nvidia``.
 
@@ -208,7 +208,7 @@ class FileTuner:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """NCCL's variables that the following tuner sets."""
+        """The NCCL variables that the following tuner sets."""
         return {} if self.following is None else self.following.settings
 
     @cached_property
@@ -225,7 +225,7 @@ class FileTuner:
     def answers(self, question: TunerQuestion) -> TunerAnswers:
         """The algorithms, protocols and channels that the file chooses. BadTable for a mistake in the file, BadInput
         for a release without plugins."""
-        _ = self._table  # which says what is wrong with the file
+        _ = self._table  # raises the error that says what is wrong with the file
         answers = TunerAnswers.none(len(question.nbytes))
         following = self._followed_by(question.communicator)
         undecided = np.zeros(len(question.nbytes), np.bool_)
@@ -243,9 +243,8 @@ class FileTuner:
         return answers
 
     def breaks(self, communicator: Comm, request: Request) -> Sequence[int]:
-        """Sizes in bytes at which a row begins or ends, the sizes just before these, and the breaks of the following
-        tuner.
-        """
+        """The sizes in bytes at which a row begins or ends, the sizes just before these, and the breaks of the
+        following tuner."""
         rows = (*self._table.decisions, *self._table.costs)
         starts = {start for row in rows for start in _starts(row.bytes, 1)}
         starts |= {start for row in rows for start in _starts(row.bytes_per_rank, communicator.ranks)}

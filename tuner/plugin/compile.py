@@ -27,7 +27,8 @@ from tuner.plugin import loading
 from tuner.plugin.lint import exists
 from tuner.plugin.table.records import CostLine, CostRow, Decision, TableChoice
 
-# A line a size bin and algorithm: the corrections have 23 bins. More is a time that is no line in any of them.
+# one line for each size bin and algorithm: corrections have 23 bins; with more lines, a time is not linear in any of
+# them
 MOST_LINES = 100
 _What = TypeVar("_What")
 
@@ -123,7 +124,8 @@ def _lines(selection: Selection, request: Request, algo_proto: AlgoProto) -> Ite
             raise BadInput(f"{where}: {latency} us, {bandwidth} GB/s cannot be written as a cost row")
         lines.append((int(start), line))
     ranks, nodes = _here(selection)
-    # Penalties come after the line: PAT of several ranks is the last choice, which a table says with another word.
+    # Penalties are added after the line: PAT with several ranks per node is the last choice, for which a table has
+    # another word.
     for interval, line in _intervals(lines):
         size = np.array([max(interval.low, 1)], np.uint64)
         plain = f32(line.latency_us) + size.astype(f32) / (f32(1000) * f32(line.bandwidth_gbs))
@@ -132,7 +134,8 @@ def _lines(selection: Selection, request: Request, algo_proto: AlgoProto) -> Ite
 
 
 def _intervals(chosen: list[tuple[int, _What]]) -> Iterator[tuple[Span, _What]]:
-    """Each choice with its range of sizes, up to the next choice; the first range begins at 0, the last has no end."""
+    """Each choice with its range of sizes, which ends before the next choice. The first range begins at 0, the last has
+    no end."""
     ends = [start - 1 for start, _ in chosen[1:]]
     for at, (start, what) in enumerate(chosen):
         yield Span(start if at else 0, ends[at] if at < len(ends) else None), what
@@ -145,7 +148,7 @@ def _here(selection: Selection) -> tuple[Span, Span]:
 
 
 def for_release(rows: list[Decision], runs: Selection) -> tuple[list[Decision], list[str]]:
-    """The rows that another release can run on the same machine, and a note for each of the others."""
+    """The rows that another release can run on the same machine, and a note for each row that it cannot run."""
     kept, notes = [], []
     for row in rows:
         excluded = runs.excluded(request(row.collective))
@@ -158,7 +161,7 @@ def for_release(rows: list[Decision], runs: Selection) -> tuple[list[Decision], 
 
 
 def notes_on_costs(rows: list[CostRow], runs: Selection) -> list[str]:
-    """Notes on the costs that have no effect with another release on the same machine."""
+    """Notes about costs that have no effect with another release on the same machine."""
     cells = {(row.collective, row.algorithm, row.protocol): row.time is not None for row in reversed(rows)}
     notes = []
     for (collective, algorithm, protocol), timed in cells.items():
@@ -186,14 +189,15 @@ def _bytes(interval: Span) -> str:
 
 
 MOST_NODES = 4096
-FLICKER = 1.01  # where lines meet, float32 times change the choice within a few bytes: narrower ranges are left out
-PAST_ALL = 1 << 34  # where a choice begins that a communicator does not have after its last: 16 GiB
+# At a crossing, float32 times change the choice within a few bytes; ranges narrower than this factor are left out
+FLICKER = 1.01
+PAST_ALL = 1 << 34  # where a choice begins that a communicator does not have after its last choice: 16 GiB
 Choices = tuple[TableChoice, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorShape:
-    """Size of a communicator."""
+    """The size of a communicator."""
 
     ranks: int
     nodes: int
@@ -201,7 +205,7 @@ class CommunicatorShape:
 
 @dataclass(frozen=True, slots=True)
 class Edged:
-    """Choices for sizes from ``low`` bytes up to the next entry; None leaves these sizes to NCCL."""
+    """The choices for sizes from ``low`` bytes to the next entry; None leaves these sizes to NCCL."""
 
     low: int
     choices: Choices | None
@@ -248,7 +252,7 @@ class HeldOutRows:
 
 
 def held_out(rows: Sequence[Decision], selection: Selection) -> HeldOutRows:
-    """Compare the choices of interpolated rows on this communicator with the release's picks there."""
+    """Compares the choices of interpolated rows on this communicator with the release's picks there."""
     here = selection.communicator
     agreeing, excess = [], []
     sizes = np.unique(np.round(2.0 ** np.arange(6, 34, 0.125)).astype(np.uint64))
@@ -261,7 +265,7 @@ def held_out(rows: Sequence[Decision], selection: Selection) -> HeldOutRows:
             if row is not None:
                 algo_proto = row.choices[0].algo_proto
                 agreeing.append(ALGO_PROTOS[picks[at]] == algo_proto)
-                # Where the row's choice cannot run, NCCL takes its own.
+                # If the row's choice cannot run, NCCL uses its own.
                 time_us = times_us[(at, *algo_proto)]
                 excess.append(float(time_us / best_us[at] - 1) if time_us >= 0 else 0.0)
     return HeldOutRows(here.nodes, len(agreeing), float(np.mean(agreeing or [0])), float(np.mean(excess or [0])))
@@ -318,7 +322,7 @@ def _aligned(below: Sequence[Edged], above: Sequence[Edged]) -> Iterator[tuple[i
             for mine, its in zip(below[start:stop], above[its_start:its_stop], strict=True):
                 yield mine.low, its.low, mine.choices, True
             continue
-        # First those that only the one has: they have no width in the other, where what follows begins.
+        # First the choices that only one list has: in the other they have no width and end where the next one begins.
         for mine in below[start:stop]:
             yield mine.low, _low(above, its_start), mine.choices, False
         for its in above[its_start:its_stop]:

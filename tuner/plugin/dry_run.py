@@ -1,4 +1,4 @@
-"""Asks the plugin as NCCL does, without NCCL: with the same shared object and the same calls, and any cost table."""
+"""Asks the plugin as NCCL does, but without NCCL: with the same shared object, the same calls, and any cost table."""
 
 import os
 import threading
@@ -35,11 +35,11 @@ IGNORED_US = -1.0
 WARN = 2
 INFO = 3
 OLDEST, NEWEST = 1, 7  # versions of the interface
-_CONSTANTS, _CONSTANTS_V7 = 144, 159  # doubles in ncclTunerConstants_v5_t and v7_t
+_CONSTANTS, _CONSTANTS_V7 = 144, 159  # numbers of doubles in ncclTunerConstants_v5_t and v7_t
 
-# What the plugin reads travels in the environment, which belongs to the whole process.
+# The plugin reads its settings from the environment, which belongs to the whole process.
 _environment = threading.Lock()
-# NCCL's logger is a function without a context: whose lines they are is known by the thread that calls the plugin.
+# NCCL's logger is a function without a context; the thread that calls the plugin knows whose lines they are.
 _listening = threading.local()
 
 
@@ -47,7 +47,7 @@ def _level_name(level: int) -> str:
     return "WARN" if level == WARN else "INFO"
 
 
-PREFIX = "TUNER/nccl-tuner: "  # of the plugin's lines in the log
+PREFIX = "TUNER/nccl-tuner: "  # beginning of the plugin's lines in the log
 
 
 class PluginRefused(Exception):
@@ -111,7 +111,7 @@ class NamedPick:
     channels: int
 
 
-_SAYS_ALL = {"NCCL_DEBUG": "INFO"}  # the plugin formats no line that NCCL would drop
+_SAYS_ALL = {"NCCL_DEBUG": "INFO"}  # otherwise the plugin does not format lines that NCCL would drop
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class DryRun:
     caller's environment. No other tuner is asked unless ``env`` names one in NCCL_TUNER_NEXT.
     """
 
-    _module: ClassVar[str] = "_plugin"  # of csrc/bindings.py
+    _module: ClassVar[str] = "_plugin"  # name in csrc/bindings.py
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class DryRun:
         if version == 1:
             _version_1.open(self.log)
         if result != 0:
-            self.close()  # as NCCL does with a communicator that it could not create
+            self.close()  # NCCL does the same with a communicator that it could not create
             raise PluginRefused(result, self.log[-1].text if self.log else "")
 
     def ask(self, call: TunerCall, cost_us: ArrayLike, channels: int = 0) -> TunedCosts:
@@ -215,7 +215,7 @@ class DryRun:
         return NamedPick(None if unnamed else (Algorithm(algorithm[0]), Protocol(protocol[0])), int(count[0]))
 
     def rows(self, call: TunerCall, cost_us: ArrayLike) -> DecidingRows:
-        """Finds the rows that decide a call; the plugin does not count this call. Versions 1 and 2 do not use
+        """Finds the rows that decide a call; the plugin does not count this call. Interface versions 1 and 2 do not use
         ``cost_us``."""
         table = np.array(cost_us, dtype=np.float32, order="C")
         explanation = self._ffi.new("struct explanation *")
@@ -257,7 +257,7 @@ class DryRun:
 
     @contextmanager
     def _listen(self, log: list[LogLine]) -> Iterator[None]:
-        """While in the block, collects in ``log`` what the plugin logs in this thread."""
+        """Collects in ``log`` what the plugin logs in this thread during the block."""
         _listening.log = log
         try:
             yield
@@ -306,25 +306,23 @@ _version_1 = _SharedTuner()
 
 
 class _SharedTables:
-    """Makes the plugin read files again. The plugin reads each file once per process, but here a table may change
-    during the process.
-    """
+    """Makes the plugin read files again. The plugin reads each file once per process, but during a dry run a table may
+    change."""
 
     def __init__(self) -> None:
         self._open = 0
         self._counting = threading.Lock()
 
     def open(self, lib: Any) -> None:
-        """Call before a communicator is created, while other threads cannot change the environment: if no other
-        communicator is open, files are read again.
-        """
+        """To be called before a communicator is created, while other threads cannot change the environment. If no other
+        communicator is open, files are read again."""
         with self._counting:
             if self._open == 0:
                 lib.call_forget_tables()
             self._open += 1
 
     def close(self) -> None:
-        """Call after a communicator has been closed."""
+        """To be called after a communicator has been closed."""
         with self._counting:
             self._open -= 1
 
@@ -341,7 +339,7 @@ def _native(module: str) -> Any:
 
 def _log_line(level: int, text: bytes) -> None:
     if text.startswith(b"TUNER/nccl-tuner: build "):
-        return  # of the object that is installed here, and nothing of the table
+        return  # this line is about the object that is installed here, and not about the table
     if (log := getattr(_listening, "log", None)) is not None:
         log.append(LogLine(level, text.decode(errors="replace")))
 
@@ -360,6 +358,6 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _check(result: int, call: str) -> None:
-    # Only init ever answers anything but success; that another call does is a defect, not something a user did.
+    # Only init can fail; if another call does, that is a defect of the plugin and not of the user.
     if result != 0:
         raise RuntimeError(f"the plugin's {call} returned {result}")

@@ -1,5 +1,5 @@
-"""The API of the forcing plugin, whose table the measuring process can change from call to call, for existing
-communicators.
+"""The interface to the forcing plugin, whose table the measuring process can change from call to call while
+communicators exist.
 
 libnccl loads the same shared object as its tuner plugin; forcing one algorithm and protocol is a table of one row.
 """
@@ -14,7 +14,7 @@ from tuner.plugin import forcing_path
 from tuner.plugin.table.parse import to_text
 from tuner.plugin.table.records import Decision, Table, TableChoice
 
-_MINUS_ONE = -1.0  # a cell that NCCL ignores
+_MINUS_ONE = -1.0  # marks a cell that NCCL ignores
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,11 @@ class SeenByPlugin:
 
     calls: int
     decided: int
-    unavailable: int  # calls whose row named only what NCCL cannot run here: they were left to NCCL
-    collective: Collective | None = None  # of the last call; None before the first
-    bytes: int = 0  # of the last call, NCCL's nBytes
-    costs_us: tuple[tuple[Algorithm, Protocol, float], ...] = ()  # that it was handed; what is ignored is not there
+    unavailable: int  # calls whose row only named choices that NCCL cannot run here; they were left to NCCL
+    collective: Collective | None = None  # of the last call; None before the first call
+    bytes: int = 0  # nBytes of the last call
+    # The costs that it received, without the cells that NCCL ignores
+    costs_us: tuple[tuple[Algorithm, Protocol, float], ...] = ()
 
     @classmethod
     def of(cls, seen: Any) -> Self:

@@ -31,7 +31,7 @@ class TableFinding:
 
 
 MACHINE, NCCL = "machine", "nccl"
-MOST_GPU_LETTERS = 127  # that the plugin keeps (struct gpus, csrc/plugin/table.h)
+MOST_GPU_LETTERS = 127  # longest name that the plugin keeps (struct gpus, csrc/plugin/table.h)
 
 
 def check(table: Table) -> list[TableFinding]:
@@ -120,7 +120,7 @@ def _nccl(table: Table) -> Iterator[TableFinding]:
 
 
 def _machines(table: Table) -> list[str]:
-    """Catalogue names of the machines that the comment names; an alias is replaced by the name."""
+    """The catalogue names of the machines that the comment names; an alias is replaced by its machine's name."""
     aliases = {alias.lower(): row.machine for alias, row in catalogue.aliases().items()}
     known = {name: name for name in catalogue.names()} | aliases
     words = re.split(r"[^0-9A-Za-z._-]+", table.provenance.get(MACHINE, "").lower())

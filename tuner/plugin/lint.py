@@ -14,7 +14,8 @@ from tuner.plugin.table.boxes import Box, Boxes, Range
 from tuner.plugin.table.parse import choice_text, size_text
 from tuner.plugin.table.records import LARGEST, Conditions, CostRow, Decision, Table, TableChoice
 
-# What any release has had, whatever it takes; test_lint.py holds it against the tables of all releases.
+# Algorithms and protocols that any release has had on any machine; test_lint.py compares this with the tables of all
+# releases.
 ALGORITHMS = {
     Collective.Broadcast: (Algorithm.Ring,),
     Collective.Reduce: (Algorithm.Ring,),
@@ -29,11 +30,11 @@ ALGORITHMS = {
         Algorithm.NVLSTree,
     ),
 }
-EVERY_PROTOCOL = (Algorithm.Tree, Algorithm.Ring)  # the others have Simple
+EVERY_PROTOCOL = (Algorithm.Tree, Algorithm.Ring)  # the other algorithms only have Simple
 
 GAPS = "gaps"  # provenance of a table that leaves sizes to NCCL on purpose
 
-_FOUR_GIB = (2**32 - 1, 2**32)  # where people write "everything"
+_FOUR_GIB = (2**32 - 1, 2**32)  # the size that people write for "everything"
 _Row = TypeVar("_Row", bound=Conditions)
 
 
@@ -139,8 +140,8 @@ def _unreachable(
 
 
 def _meetings(rows: Sequence[Decision], shapes: Sequence[Box | None], index: Boxes, at: int) -> Iterator[TableFinding]:
-    """Finds rows above that overlap and have other choices. A special row above a general one is usual, so it is only a
-    note."""
+    """Finds rows above that overlap a row and have other choices. A special row above a general one is usual, so it is
+    only a note."""
     shape, row = shapes[at], rows[at]
     if shape is None:
         return
@@ -160,7 +161,7 @@ def _meetings(rows: Sequence[Decision], shapes: Sequence[Box | None], index: Box
     if partial:
         first, both = partial[0]
         others = f", as {_lines(rows, [other for other, _ in partial[1:]])} elsewhere" if partial[1:] else ""
-        # Neighbours that share the size at which they meet say the same to everyone.
+        # Neighbouring rows that share only the size at which they meet are not worth a finding.
         shared = all(low == high for low, high in (_sizes(common) for _, common in partial))
         severity = NOTE if shared else WARNING
         reason = f"line {rows[first].line} has other choices and wins where both match{_shown(both)}{others}"
@@ -185,7 +186,8 @@ def _gaps(
         end, last = ranges[0][0][1], ranges[0][1]
         for (low, high), at in ranges[1:]:
             gap = others._replace(**{axis: (end + 1, low - 1)})
-            both_explore = rows[last].arms is not None and rows[at].arms is not None  # NCCL's choice is meant elsewhere
+            # Between two rows that explore, NCCL's own choice is intended
+            both_explore = rows[last].arms is not None and rows[at].arms is not None
             if low > end + 1 and not both_explore and _open(gap, shapes, index):
                 part = "" if not index.meeting(gap, 0, len(rows)) else "part of "
                 reason = f"no row for {part}{_named(gap, axis)}, between line {rows[last].line} and this one"
@@ -199,7 +201,7 @@ def _gaps(
 
 
 def _open(gap: Box, shapes: Sequence[Box | None], index: Boxes) -> bool:
-    """Whether any part of the box is covered by no row."""
+    """Whether some part of the box is covered by no row."""
     covering = [box for at in index.meeting(gap, 0, len(shapes)) if (box := shapes[at]) is not None]
     try:
         return not boxes.covered(gap, covering)

@@ -83,7 +83,7 @@ def _applies(row: Conditions, communicator: Comm) -> bool:
     ranks, nodes = communicator.ranks, communicator.nodes
     domains = ANY_COUNT
     if loading.interface(communicator.release).says_domains:
-        domains = Span(nodes, nodes)  # as NCCL says them: tuner.plugin.asked
+        domains = Span(nodes, nodes)  # in NCCL's own count, as in tuner.plugin.asked
     here = Decision(row.collective, (), ranks=Span(ranks, ranks), nodes=Span(nodes, nodes), nvlink_domains=domains)
     mine, other = boxes.of(row), boxes.of(here)
     return mine is not None and other is not None and boxes.common(mine, other) is not None
@@ -101,7 +101,7 @@ def _constants(table: Table, release: Release) -> Iterator[TableFinding]:
 
 
 def _missing(table: Table, release: Release) -> Iterator[TableFinding]:
-    """Algorithms that this release does not have for the collective."""
+    """The algorithms that this release does not have for the collective."""
     for row in _rows(table):
         for algo_proto in cells(row):
             if exists(row.collective, *algo_proto) and algo_proto[0] not in _algorithms(release, row.collective):
@@ -154,8 +154,8 @@ def _domains(table: Table, release: Release) -> Iterator[TableFinding]:
 
 
 def _shaped(table: Table) -> Iterator[tuple[int, str]]:
-    """Yields the line of each row with conditions on ranks or nodes, and how it acts in a release that does not tell
-    plugins these numbers."""
+    """Yields the line of each row with conditions on ranks or nodes, and what the row does in a release that does not
+    tell plugins these numbers."""
     for row in _rows(table):
         sized = row.bytes_per_rank != ANY_BYTES or row.ranks_per_node is not None
         if sized or row.ranks != ANY_COUNT or row.nodes != ANY_COUNT:

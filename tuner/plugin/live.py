@@ -26,8 +26,8 @@ from tuner.base.records import json_form
 _MAGIC, _REFUSED = b"ncclt01\0", 2
 _HEAD = struct.Struct("<8s8Qq3Q64s128s72s1024s512s")
 _COSTED_ALONE, _UNTUNED, _TOTALS = 1, 2, 3
-_OF_A_SIZE = 4  # calls, bytes, least, most
-MOST_MISSING = 8  # ranks that a row names
+_OF_A_SIZE = 4  # calls, bytes, smallest and largest size
+MOST_MISSING = 8  # most ranks that a row names as missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class LiveRow:
     calls: int
     could_not_run: int
     on: int
-    missing: tuple[str, ...]  # the first ranks without it, where others have it
+    missing: tuple[str, ...]  # the first ranks on which the row did nothing, if it did on others
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def _table(table: str, sha256: str, counts: Sequence[LiveCounts]) -> LiveTable:
     return LiveTable(table, sha256, len(counts), calls, decided, tuple(rows), never)
 
 
-MOST_COUNTS_BYTES = 64 << 20  # of a table with all rows that one may have
+MOST_COUNTS_BYTES = 64 << 20  # file of a table with the most rows that are allowed
 
 
 def _content(path: Path) -> bytes | None:

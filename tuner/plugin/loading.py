@@ -13,7 +13,8 @@ from tuner.base.errors import BadInput
 from tuner.base.records import sha256
 from tuner.release import Release
 
-_SEPARATORS = ":;$"  # what LD_LIBRARY_PATH splits at, and where a token such as $ORIGIN begins: ld.so(8)
+# Characters at which LD_LIBRARY_PATH is split, and the beginning of tokens such as $ORIGIN: ld.so(8)
+_SEPARATORS = ":;$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Interface:
     """
 
     version: int
-    keeps_constants: bool  # as a plugin's init left them
+    keeps_constants: bool  # NCCL uses the constants as a plugin's init left them
 
     @property
     def says_who_asks(self) -> bool:
@@ -105,7 +106,7 @@ def job_settings(live: Path | None, switch: Path | None, timed: bool) -> dict[st
 
 
 def takes_path(nccl: Release, file: Path) -> bool:
-    """Whether ``file``, an absolute path, works as NCCL_TUNER_PLUGIN."""
+    """Whether ``file``, an absolute path, works as the value of NCCL_TUNER_PLUGIN."""
     return nccl.plugin is not None and len(os.fsencode(file)) <= nccl.plugin.longest_path
 
 

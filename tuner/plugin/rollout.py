@@ -19,13 +19,13 @@ from tuner.base.files import read_bytes, write_text
 from tuner.base.records import sha256
 
 JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID")
-NAMESPACE = "nccl-tuner"  # of signatures by ssh-keygen
+NAMESPACE = "nccl-tuner"  # namespace of signatures by ssh-keygen
 SWITCHED = expression(rb"[ \t]*(?:(?:off|on)[ \t]+\d{1,19}[ \t]*)?(?:#.*)?")  # a line of a switch
-TIME = expression(rb"[ \t]*(?:off|on)[ \t]+(\d{1,19})[ \t]*(?:#.*)?$")  # and one that switches
+TIME = expression(rb"[ \t]*(?:off|on)[ \t]+(\d{1,19})[ \t]*(?:#.*)?$")  # a line that switches
 MOST_SWITCH_BYTES = 4 << 20
 MEND = "`nccl-tuner plugin switch FILE mend`"
 NEW_LINE = "\n"
-LEAST_MARGIN_S = 120  # until each node sees a changed file, and what clocks may differ by
+LEAST_MARGIN_S = 120  # time until each node sees a changed file, and by which clocks may differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def job_name(environment: Mapping[str, str]) -> str | None:
 
 
 def gets_canary(canary: Canary, job: Job) -> str | None:
-    """Why a job gets the canary's table; None if it does not.
+    """The reason why a job gets the canary's table; None if it does not get it.
 
     A hash of the table and the job's name decides whether a job is in the percentage, so that different tables are
     tried on different jobs. BadInput if the table cannot be read, and for an invalid percentage.
@@ -68,8 +68,8 @@ def gets_canary(canary: Canary, job: Job) -> str | None:
 
 
 def names(path: Path) -> tuple[str, ...]:
-    """Names of jobs or hosts in a file, one or several per line; text after # is a comment. BadInput for an unreadable
-    file."""
+    """The names of jobs or hosts in a file, one or several per line; text after # is a comment. BadInput if the file
+    cannot be read."""
     lines = read_bytes(path, BadInput).decode(errors="replace").splitlines()
     return tuple(word for line in lines for word in line.partition("#")[0].split())
 
@@ -139,7 +139,7 @@ def mend(path: Path) -> list[str]:
 
 
 def _switch_lines(path: Path) -> list[bytes]:
-    """The lines of a switch, split as the plugin splits them. BadInput if the file is missing, or no regular file."""
+    """The lines of a switch, split as the plugin splits them. BadInput if the file is missing or not a regular file."""
     if path.exists() and not path.is_file():
         raise BadInput(f"{path}: not a regular file")
     lines = read_bytes(path, BadInput, MOST_SWITCH_BYTES).split(b"\n")

@@ -20,7 +20,8 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """How many calls a row decided, and how many it matched first although NCCL could run none of its choices."""
+    """The number of calls that a row decided, and of those for which it was the first match although NCCL could run
+    none of its choices."""
 
     line: int
     decided: int
@@ -29,7 +30,7 @@ class RowCount:
 
 @dataclass(frozen=True, slots=True)
 class CostCount:
-    """For how many calls a row of costs gave a time."""
+    """The number of calls for which a row of costs gave a time."""
 
     line: int
     calls: int
@@ -139,7 +140,7 @@ def _counts(record: Mapping[str, Any]) -> Counts:
     )
 
 
-NONE = "none"  # instead of a hash: the table could not be used, or had no say
+NONE = "none"  # instead of a hash, if the table could not be used or had no influence
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +168,8 @@ class Disagreement:
     one size count as one."""
 
     communicator: str
-    tables: dict[str, list[str]]  # hash, or "none": hosts
-    paths: dict[str, list[str]]  # the same: where the table was looked for
+    tables: dict[str, list[str]]  # hosts by hash, or by "none"
+    paths: dict[str, list[str]]  # paths of the table by hash, or by "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ def read(files: Iterable[Path]) -> Stats:
 
 def _tables(ranks: Sequence[CommunicatorStats]) -> list[TableStats]:
     groups: dict[str, list[CommunicatorStats]] = defaultdict(list)
-    for one in ranks:  # what could not be used has no content: a table each path
+    for one in ranks:  # a table that could not be used has no content, so each path counts as one
         groups[one.sha256 or f"none of {one.table}"].append(one)
     return [_sum(group) for group in groups.values()]
 

@@ -19,18 +19,20 @@ from tuner.plugin.dry_run import DecidingRows, LogLine
 
 
 class Say(Enum):
-    """The part of a call that a tuner can decide."""
+    """The part of a call's choice that a tuner can decide."""
 
-    none = "no say"  # NCCL asks none, or takes no notice of the answer
-    protocol = "its protocol"  # NCCL takes a symmetric kernel only where the answer is LL
-    choice = "its choice"  # the call takes the classic path
+    none = "no say"  # NCCL asks no tuner, or ignores the answer
+    protocol = "its protocol"  # NCCL uses a symmetric kernel only if the answer is LL
+    choice = "its choice"  # the call is carried by an algorithm
 
 
 @dataclass(frozen=True, slots=True)
 class Bypass:
-    """The path of a call that uses no algorithm; ``channels`` is its number of blocks.
+    """The symmetric kernel or copy engine that carries a call instead of an algorithm; ``channels`` is its number of
+    blocks.
 
-    ``time_us`` comes from NCCL's model of symmetric kernels, which is not that of algorithms; None for copy engines.
+    ``time_us`` comes from NCCL's model of symmetric kernels, which is another one than that of algorithms; None for
+    copy engines.
     """
 
     name: str
@@ -130,7 +132,8 @@ class TableTrial:
     decision: int | None = field(default=None, metadata=json_form("decision_line"))
     cost: int | None = field(default=None, metadata=json_form("cost_line"))
     unavailable: int | None = field(default=None, metadata=json_form("unavailable_line"))
-    fitted: FittedPick | None = field(default=None, metadata=json_form(optional=True))  # with fitted constants alone
+    # The pick with fitted constants alone
+    fitted: FittedPick | None = field(default=None, metadata=json_form(optional=True))
     tuner: Say | None = field(default=None, metadata=json_form(optional=True))
     own_bypass: Bypass | None = field(default=None, metadata=json_form("nccl_bypass", optional=True))
     bypass: Bypass | None = field(default=None, metadata=json_form("table_bypass", optional=True))
@@ -142,7 +145,7 @@ class Trials:
 
     interface: int  # version of NCCL's tuner interface
     sizes: tuple[TableTrial, ...]
-    log: tuple[LogLine, ...]  # what the plugin says in NCCL's log
+    log: tuple[LogLine, ...]  # lines of the plugin in NCCL's log
     ignored: str | None = field(default=None, metadata=json_form(optional=True))  # why the plugin ignores the table
 
 
@@ -190,7 +193,7 @@ def _against_nccl(trial: TableTrial, nccl: Selection, fitted: Selection, request
 class GroupTrial:
     """A group of equal calls: the number of blocks in each kernel's grid, without the table and with it."""
 
-    bytes: int  # of each call
+    bytes: int  # size of each call
     calls: int
     own: tuple[int, ...] = field(metadata=json_form("nccl"))
     tuned: tuple[int, ...] = field(metadata=json_form("table"))
@@ -266,7 +269,7 @@ def _launched(selection: Selection, request: Request, size: int, tuned: Tuned) -
 def _with_rows(trial: TableTrial, rows: DecidingRows) -> TableTrial:
     """Adds the lines of the rows that decided."""
     picked = trial.picked
-    if picked is None or picked is trial.own:  # the very same is NCCL's own, whatever the rows say
+    if picked is None or picked is trial.own:  # the same object means NCCL's own pick, whatever the rows say
         return replace(trial, unavailable=rows.unavailable)
     cost = rows.costs.get((picked.algorithm, picked.protocol))
     return replace(trial, decision=rows.decision, cost=cost, unavailable=rows.unavailable)

@@ -21,31 +21,32 @@ if TYPE_CHECKING:
     from tuner.scenario.from_log import Logged
 
 
-Sizes = tuple[int, ...] | int | None  # hosts of NVLink domains: of each, of all alike, or there are none
+# Hosts of NVLink domains: a number for each domain, one number for all, or None without domains
+Sizes = tuple[int, ...] | int | None
 
 
 class Description(TypedDict, total=False):
     """Keys that describe a communicator besides a machine by name, each with its default.
 
-    ``topology``: instead of a machine, a file in NCCL's XML. If that only places devices, also ``gpu``, their model,
-    and ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of the adapters. ``nodes``: number of equal nodes (1).
-    ``gpus_per_node`` (all). ``ranks_per_gpu``: ranks on each GPU, if NCCL allows several (1, or as in the topology).
-    ``gpus_per_process``: neighbouring GPUs of a host whose ranks share a process (1). ``collnet``: whether the network
-    reduces (SHARP), if no topology says it (false). ``trays`` and ``gpus_per_tray``: for a machine that is an NVLink
-    domain, whose ``nodes`` are domains (all). ``hosts_per_domain``: hosts of each NVLink domain, a number or one for
-    each domain (none). ``ranks_without_fabric``: ranks whose GPUs have not joined the fabric of their domain (none).
-    ``ranks``: the communicator consists of these ranks, a sequence or a text such as ``0-7:2`` (all). ``shared``: it
-    shares resources with the communicator of all ranks (splitShare or shrinkShare). ``node``: instead of all these, if
-    nodes differ: for each kind ``NODE[:GPUS][xN]``, in the order of ranks. ``graphs``: a file of graphs that NCCL
-    dumped. ``nccl``: the release (the newest one that runs on the machine, or that of ``constants``). ``constants``: a
-    file of constants that were fitted to measurements, used in place of NCCL's. ``env``: NCCL's variables, each a text
-    or a whole number; ``config``: fields of NCCL's ``ncclConfig_t`` that the program sets. ``build``: the libnccl to
-    ask, for CUDA 12 (``cu12``) or CUDA 13 (``cu13``).
+    ``topology``: a file in NCCL's XML, instead of a machine. If the file only says where devices are, also ``gpu``, the
+    model of the GPUs, and ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of the adapters. ``nodes``: number
+    of equal nodes (1). ``gpus_per_node`` (all). ``ranks_per_gpu``: ranks on each GPU, if NCCL allows several (1, or as
+    in the topology). ``gpus_per_process``: neighbouring GPUs of a host whose ranks share a process (1). ``collnet``:
+    whether the network reduces (SHARP), if no topology says it (false). ``trays`` and ``gpus_per_tray``: for a machine
+    that is an NVLink domain, whose ``nodes`` are domains (all). ``hosts_per_domain``: hosts of each NVLink domain, a
+    number or one for each domain (none). ``ranks_without_fabric``: ranks whose GPUs have not joined the fabric of their
+    domain (none). ``ranks``: the communicator consists of these ranks, a sequence or a text such as ``0-7:2`` (all).
+    ``shared``: it shares resources with the communicator of all ranks (splitShare or shrinkShare). ``node``: instead of
+    all these, if nodes differ: for each kind ``NODE[:GPUS][xN]``, in the order of ranks. ``graphs``: a file of graphs
+    that NCCL dumped. ``nccl``: the release (the newest one that runs on the machine, or that of ``constants``).
+    ``constants``: a file of constants that were fitted to measurements, used in place of NCCL's. ``env``: NCCL's
+    variables, each a text or a whole number; ``config``: fields of NCCL's ``ncclConfig_t`` that the program sets.
+    ``build``: the libnccl to ask, for CUDA 12 (``cu12``) or CUDA 13 (``cu13``).
 
-    ``log``: a log of NCCL, which supplies what the other keys do not say; without ``machine`` and ``topology``, it also
-    supplies the graphs. ``log_communicator``: the commId of the communicator, if the log has several. What the log may
-    lack: ``comp_cap`` (80 for 8.0; one, or one per rank; or ``gpu``), ``cpu_arch``, ``cpu_vendor``, ``nvswitch`` and
-    ``net_gbs``, the slowest path from a GPU to its adapter in GB/s.
+    ``log``: a log of NCCL, which supplies what the other keys leave out; without ``machine`` and ``topology``, it also
+    supplies the graphs. ``log_communicator``: the commId of the communicator, if the log has several. Facts that a log
+    may lack: ``comp_cap`` (80 for 8.0; one, or one per rank; or ``gpu``), ``cpu_arch``, ``cpu_vendor``, ``nvswitch``
+    and ``net_gbs``, the bandwidth of the slowest path from a GPU to its adapter in GB/s.
     """
 
     topology: Path | str | None
@@ -80,9 +81,9 @@ class Description(TypedDict, total=False):
 
 
 def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenario:
-    """Makes the scenario of a ``machine`` by name, or of what the keys of :class:`Description` describe.
+    """Makes a scenario from the name of a ``machine``, or from the keys of :class:`Description`.
 
-    Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for an impossible value.
+    Raises UnknownMachine, UnknownRelease, BadConstants, and BadInput for an impossible value.
     """
     if unknown := sorted(given.keys() - Description.__annotations__.keys()):
         raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(('machine', *Description.__annotations__))}")
@@ -141,13 +142,13 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
 
 
 def _logged(machine: str | None, given: Description) -> "Logged | None":
-    """The described log; None without a log. BadInput for keys that complete a log if there is no log."""
+    """The log that is described; None without a log. BadInput for keys that complete a log if there is no log."""
     if not given.get("log"):
         if beside := [key for key in _OF_LOGS if given.get(key) not in (None, ())]:
             options = ", ".join(map(option, beside))
             raise BadInput(f"{options} describe a log, and need {option('log')} FILE")
         return None
-    from tuner.scenario import from_log  # others do without reading logs
+    from tuner.scenario import from_log  # other descriptions need no reader of logs
 
     return from_log.read(machine, given)
 
@@ -157,7 +158,7 @@ _OF_LOGS = ("log_communicator", "comp_cap", "cpu_arch", "cpu_vendor", "nvswitch"
 
 def _hosts_of_dump(kinds: list[Scenario], sizes: Sizes) -> tuple[list[Scenario], Sizes]:
     """The kinds of hosts in a topology that NCCL dumped for an NVLink domain, repeated for ``nodes`` domains. BadInput
-    for sizes of domains, which the dump has."""
+    if sizes of domains are given, because the dump has them."""
     kind, *others = kinds
     hosts = () if others or kind.topology is None or kind.gpu is not None else reader.hosts_of(kind.topology)
     if not hosts:
@@ -211,8 +212,8 @@ def _parts(machine: str | None, given: Description) -> _Parts:
 
 
 def nodes_of(text: str) -> Scenario:
-    """The nodes that ``NODE[:GPUS][xN]`` describes; a known name is not split, even if it ends like ``:GPUS`` or
-    ``xN``.
+    """The nodes that a text such as ``NODE[:GPUS][xN]`` describes. A known name is not split, even if it ends like
+    ``:GPUS`` or ``xN``.
 
     BadInput for an impossible number or file, UnknownMachine for an unknown name.
     """
@@ -281,7 +282,7 @@ def _path(path: Path | str | None) -> Path | None:
 
 
 def _environment(env: object) -> dict[str, str]:
-    """The environment of a process, in which every value is a text."""
+    """The variables of an environment, with every value as a text."""
     return _texts("env", env, "NCCL's variables, such as {'NCCL_ALGO': 'Ring'}")
 
 

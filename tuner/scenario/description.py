@@ -1,4 +1,4 @@
-"""A communicator as a user describes it: machine or topology, nodes, release, settings.
+"""A communicator as a user describes it: the machine or topology, the nodes, the release, the settings.
 
 :mod:`tuner.scenario.describe` makes it from the names, numbers and files of the command line and the Python API.
 """
@@ -27,23 +27,25 @@ if TYPE_CHECKING:
     from tuner.scenario.oracle_configuration import OracleConfiguration
     from tuner.scenario.resolved import ResolvedScenario
 
-MOST_NODES = 2**20  # beyond any machine there is, and still quick to answer
+MOST_NODES = 2**20  # more than any machine has, and still answered quickly
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantsUsed:
-    """The constants that an answer is computed with: those of a release, or those fitted to measurements."""
+    """The constants with which an answer is computed: those of a release, or constants that were fitted to
+    measurements."""
 
     nccl: str
-    fitted: Any = field(metadata=json_form(optional=True))  # file, release and provenance of fitted ones
-    tuner: str | None = field(default=None, metadata=json_form(optional=True))  # whose answers come before NCCL's
-    standing: str | None = field(default=None, metadata=json_form(optional=True))  # of a release that was not compared
+    fitted: Any = field(metadata=json_form(optional=True))  # file, release and provenance, if the constants were fitted
+    # The tuner plugin whose answers take precedence over NCCL's
+    tuner: str | None = field(default=None, metadata=json_form(optional=True))
+    # For a release that was not compared, what the answer rests on
+    standing: str | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The communicator that is asked about, as a part of the described one: its ranks, in ascending order, and how it
-    is made.
+    """A communicator that is a part of the described one: its ranks, in ascending order, and how it is made.
 
     ``shares``: it shares the resources of the whole communicator, by splitShare or shrinkShare of ncclConfig_t or by a
     variable. ``by``: the function of libnccl that creates it; no choice depends on that.
@@ -51,12 +53,12 @@ class Members:
 
     ranks: tuple[int, ...]
     shares: bool = False
-    by: str = "split"  # or shrink
+    by: str = "split"  # or "shrink"
 
 
-@dataclass(frozen=True)  # without slots, for what is resolved once
+@dataclass(frozen=True)  # no slots, so that what is resolved can be kept
 class Scenario:
-    """One communicator to ask about; exactly one of ``machine``, ``topology`` and ``logged`` names the node.
+    """The communicator about which a user asks. Exactly one of ``machine``, ``topology`` and ``logged`` names the node.
 
     ``others`` are more nodes, whose ranks come after those of ``nodes``; only their fields that describe nodes are
     used. A scenario is only a description: files are read and checked by :meth:`resolve`.
@@ -67,31 +69,34 @@ class Scenario:
     machine: str | None = None
     topology: Path | None = None
     graphs: Path | None = None
-    gpus_per_node: int | None = None  # of a tray, where the machine has trays
-    trays: int | None = None  # used of each node, whose machine is a NVLink domain; None: all
+    gpus_per_node: int | None = None  # of each tray, if the machine has trays
+    trays: int | None = None  # the number of trays used of each node, if the machine is an NVLink domain; None: all
     environment: dict[str, str] | None = None
-    gpu: str | None = None  # the model of all GPUs, where the topology only places them
-    net_gbps: float | None = None  # of the adapters that the topology only places, 1e9 bits per second
+    gpu: str | None = None  # the model of all GPUs, if the topology only says where they are
+    net_gbps: float | None = None  # speed of adapters whose place is all that the topology says, 1e9 bits per second
     net_latency_us: float | None = None
     others: tuple["Scenario", ...] = ()
-    fitted_constants: "FittedConstants | None" = None  # instead of NCCL's; libnccl has none
+    fitted_constants: "FittedConstants | None" = None  # constants to use instead of NCCL's; libnccl cannot use them
     hardware: dict[str, str] | None = (
-        None  # what differs from the machine or topology, in the words of topology.edit, or p2p
+        None  # differences from the machine or topology, in the form of topology.edit, or p2p
     )
-    build: str = BUILDS[0]  # of libnccl, where it is asked
-    hosts_per_domain: tuple[int, ...] | int | None = None  # that NVLink joins: of all NVLink domains alike, or of each
-    part_of_dump: int | None = None  # which of its kinds of hosts, where the topology is NCCL's dump of a NVLink domain
-    ranks_without_fabric: tuple[int, ...] = ()  # whose GPUs have not joined the NVLink fabric of their domain
-    logged: "LoggedNode | None" = None  # instead of machine and topology, the node that a log shows
-    from_log: "FromLog | None" = None  # what of the communicator a log says
-    ranks_per_gpu: int | None = None  # the first of a node on its first GPU; None: one, or as in the topology
-    gpus_per_process: int | None = None  # neighbours of a host, the first from its first rank on; None: one
-    collnet: bool = False  # the network reduces (SHARP), whether or not the topology says it
+    build: str = BUILDS[0]  # build of libnccl, if it is asked
+    # Hosts that NVLink joins: one number for all NVLink domains, or one for each
+    hosts_per_domain: tuple[int, ...] | int | None = None
+    # Index of one of its kinds of hosts, if the topology is NCCL's dump of an NVLink domain
+    part_of_dump: int | None = None
+    ranks_without_fabric: tuple[int, ...] = ()  # ranks whose GPUs have not joined the NVLink fabric of their domain
+    logged: "LoggedNode | None" = None  # the node that a log shows, instead of machine and topology
+    from_log: "FromLog | None" = None  # what a log says about the communicator
+    ranks_per_gpu: int | None = None  # the first ranks of a node are on its first GPU; None: one, or as in the topology
+    # GPUs of a host in a row whose ranks share a process, from the first rank on; None: one
+    gpus_per_process: int | None = None
+    collnet: bool = False  # whether the network reduces (SHARP), whatever the topology says
     unset: frozenset[str] = frozenset()  # variables of the machine's nccl.conf that are not set
-    tuner: "TunerPlugin | None" = None  # that every rank loads, with the variables that come with it
-    later: bool = False  # the processes had another communicator before; only of nodes
+    tuner: "TunerPlugin | None" = None  # the tuner plugin that every rank loads, with the variables that it sets
+    later: bool = False  # the processes had another communicator before; only affects nodes
     configuration: Mapping[str, Value] | None = None  # fields of ncclConfig_t that the program sets
-    members: Members | None = None  # the communicator is of these ranks of the one that is described; None: of all
+    members: Members | None = None  # the ranks of the described communicator that form this one; None: all
 
     def resolve(self) -> "ResolvedScenario":
         """The scenario resolved for emulator and oracle. Each part is read and checked once, when it is first
@@ -99,7 +104,7 @@ class Scenario:
         return self._resolved
 
     def with_nodes(self, nodes: int) -> "Scenario":
-        """The scenario with ``nodes`` nodes of its first kind; what is resolved is not resolved again."""
+        """The scenario with ``nodes`` nodes of its first kind; parts that were resolved are kept."""
         return self.resolve().with_nodes(nodes).scenario
 
     def with_gpus(self, gpus_per_node: int) -> "Scenario":
@@ -115,7 +120,7 @@ class Scenario:
 
     @property
     def title(self) -> str:
-        """Title of the communicator: ``2 x dgx-h100, 8 GPUs each, NCCL 2.28.9``."""
+        """The title of the communicator: ``2 x dgx-h100, 8 GPUs each, NCCL 2.28.9``."""
         nodes = (kind.in_words for kind in self.resolve().whole.kinds)
         domains = self.resolve().whole.domains_in_words + self.resolve().taken_in_words
         build = "" if self.build == BUILDS[0] else f" {self.build}"
@@ -138,8 +143,8 @@ class Scenario:
 
     @property
     def variables(self) -> dict[str, str]:
-        """NCCL's variables on every rank: those that are set, and values of the tuner and the configuration for
-        others."""
+        """NCCL's variables on every rank: those that are set, and for others the values of the tuner and the
+        configuration."""
         return {**self.variables_of_process, **self.configured}
 
     @property
@@ -162,31 +167,29 @@ class Scenario:
 
     @property
     def heading(self) -> str:
-        """The title with the settings, which distinguishes the sides of a comparison."""
+        """The title with the settings, which tells the sides of a comparison apart."""
         return ", ".join([self.title, *self.settings, *(f"without {name}" for name in sorted(self.unset))])
 
     @property
     def node_counts(self) -> tuple[int, int]:
-        """The smallest and the largest number of nodes that can be asked about; graphs of a log are for one node or for
-        several."""
+        """The smallest and the largest number of nodes for which answers are possible. A log's graphs are either for
+        one node or for several."""
         if self.members is not None:
-            return self.nodes, self.nodes  # whose ranks they are
+            return self.nodes, self.nodes  # the ranks belong to these nodes
         if self.logged is None:
             return 1, MOST_NODES
         return (2, MOST_NODES) if self.logged.nodes > 1 else (1, 1)
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases to ask about if the user names none, oldest first: all that run on the machine, or for a
-        topology only the scenario's own.
-        """
+        """The releases to answer for if the user names none, oldest first: all that run on the machine; for a topology,
+        only the scenario's own."""
         return (self.nccl,) if self.machine is None else self.every_release
 
     @property
     def every_release(self) -> tuple[str, ...]:
-        """The releases that can be asked about, oldest first: only the scenario's own one if its graphs or constants
-        are given.
-        """
+        """The releases for which answers are possible, oldest first; only the scenario's own one if its graphs or
+        constants are given."""
         if self.fitted_constants or self.logged or (self.graphs is not None and self.machine is None):
             return (self.nccl,)
         running = release.names() if self.machine is None else catalogue.load(self.machine).releases
@@ -195,15 +198,15 @@ class Scenario:
 
     @property
     def site(self) -> str | None:
-        """The machine's name in calibrations: that of the machine, or of the topology file; None for a topology that
-        only places GPUs."""
+        """The machine's name in calibrations: that of the machine, or of the topology file. None for a topology that
+        only says where GPUs are."""
         if self.topology is None or self.gpu is not None:
             return self.machine
         return skeleton.name_of(self.topology)
 
     @property
     def name(self) -> str:
-        """Name of one node: machine or topology file, GPU model, changed hardware."""
+        """The name of one node: machine or topology file, GPU model, changed hardware."""
         part = f"kind {self.part_of_dump} of its hosts" if self.part_of_dump else None
         own = self.machine or (self.logged and self.logged.name(self.nccl))
         own = own or " ".join(filter(None, [str(self.topology), self.gpu, part]))
@@ -211,14 +214,14 @@ class Scenario:
 
     @property
     def gpu_models(self) -> tuple[str, ...]:
-        """The distinct models of all nodes' GPUs; empty if any node's GPUs are not known."""
+        """The different GPU models of all nodes; empty if the GPUs of some node are not known."""
         models = [kind.gpu or (kind.machine and catalogue.load(kind.machine).gpu) for kind in self.kinds]
         return () if None in models else tuple(dict.fromkeys(map(str, models)))
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
-        """The distinct GPUs of all nodes, by the part of NVML's names that identifies them; empty if any node's GPUs
-        are not known."""
+        """The different GPUs of all nodes, by the part of NVML's names that identifies them; empty if the GPUs of some
+        node are not known."""
         return tuple(dict.fromkeys(map(gpus.chip, self.gpu_models)))
 
     @property
@@ -229,7 +232,7 @@ class Scenario:
 
     @property
     def standing(self) -> str | None:
-        """A sentence on what answers for the release rest on, if it was not compared with its library; None if it
+        """A sentence that says what the answers rest on, if the release was not compared with its library; None if it
         was."""
         standing = release.load(self.nccl).standing
         return None if standing is None else standing.words
@@ -257,16 +260,16 @@ class Scenario:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks. Raises BadInput and BadTopology."""
+        """The number of ranks. Raises BadInput and BadTopology."""
         return self.resolve().ranks
 
     def gpus(self) -> int:
-        """Number of GPUs used per node: as described, or all. BadInput if a node has fewer than described."""
+        """The number of GPUs used per node: as described, or all. BadInput if a node has fewer than described."""
         return self.resolve().own.gpus * (self.resolve().own.trays or 1)
 
     def local_ranks(self) -> int:
-        """Number of ranks on each node of the first kind. BadTopology; BadInput, also for GPUs that cannot be
-        shared."""
+        """The number of ranks on each node of the first kind. Raises BadTopology, and BadInput, also for GPUs that
+        cannot be shared."""
         return len(self.resolve().own.gpu_of_rank) * (self.resolve().own.trays or 1)
 
     @property
@@ -281,7 +284,7 @@ class Scenario:
 
     @property
     def hosts_per_domain_in_words(self) -> str | None:
-        """Numbers of hosts per domain as ``--hosts-per-domain`` takes them; None without domains."""
+        """The numbers of hosts per domain, in the form of the option; None without domains."""
         sizes = self.hosts_per_domain
         return None if sizes is None else ",".join(map(str, sizes if isinstance(sizes, tuple) else (sizes,)))
 

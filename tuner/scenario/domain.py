@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tuner.graphs import SearchRequest
 
 
-Alike = tuple[ResolvedNode, int]  # a kind of host, and how many of it follow each other
+Alike = tuple[ResolvedNode, int]  # a kind of host, and the number of such hosts in a row
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedDomain:
-    """The hosts of a domain that a communicator uses, in the order of ranks."""
+    """The hosts of an NVLink domain that a communicator uses, in the order of ranks."""
 
     alike: tuple[Alike, ...]
     _nodes: dict[bool, Node] = field(default_factory=dict, compare=False, repr=False)
@@ -45,9 +45,8 @@ class ResolvedDomain:
         return sum(count for _, count in self.alike)
 
     def for_search(self, several: bool) -> "SearchRequest":
-        """The domain as input for the search of graphs, as the only node or as one of several. BadInput if the settings
-        of its hosts differ.
-        """
+        """The domain as input for the search of graphs, as the only node or as one of several. BadInput if its hosts
+        have different settings."""
         from tuner.graphs import Hosts
 
         first, *others = [replace(kind.for_search(several), hosts=hosts) for kind, hosts in self.alike]
@@ -81,7 +80,7 @@ class ResolvedDomain:
     def _links(self, several: bool) -> PeerLinks:
         from tuner.graphs.graphs import peer_links
 
-        if several not in self._peer_links:  # every size asks
+        if several not in self._peer_links:  # needed again for every size
             self._peer_links[several] = peer_links(self.for_search(several), self.nccl)
         return self._peer_links[several]
 
@@ -96,7 +95,7 @@ class ResolvedDomain:
         return sum(len(kind.gpu_of_rank) * count for kind, count in self.alike)
 
     def of_ranks(self, ranks: Sequence[int]) -> Node:
-        """A node for the emulator that consists of these ranks of the domain, without what the search finds."""
+        """A node for the emulator that consists of these ranks of the domain, without what the search would find."""
         each_host = chain.from_iterable(repeat(kind, count) for kind, count in self.alike)
         every = list(each_host)
         first = [0, *accumulate(len(kind.gpu_of_rank) for kind in every)]
@@ -107,7 +106,7 @@ class ResolvedDomain:
         return replace(_joined(nodes), fabric=self.size > 1)
 
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
-        """The domain's ranks in each node into which NCCL divides it (mostly one). ``several``: the communicator has
+        """The ranks of the domain in each node that NCCL makes of it (mostly one). ``several``: the communicator has
         other nodes."""
         if several not in self._parts:
             known = several in self._nodes or self._searched_before(several) is not None
@@ -121,7 +120,7 @@ class ResolvedDomain:
 
 
 def _joined(hosts: Sequence[tuple[Node, int]]) -> Node:
-    """One node, without graphs, that consists of these hosts; each comes with its number."""
+    """One node, without graphs, that consists of these hosts; each host comes with its number."""
     every, number = [host for host, _ in hosts], sum(count for _, count in hosts)
     gpu_direct = {host.gpu_direct for host in every}
     return replace(
@@ -166,10 +165,10 @@ def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Seque
 
 
 def grouped(kinds: Sequence[Alike], sizes: Sequence[int]) -> list[tuple[tuple[Alike, ...], int]]:
-    """Groups hosts, in the order of ranks, into domains of ``sizes`` hosts: the hosts of a domain, and how many equal
-    domains follow.
+    """Groups hosts, in the order of ranks, into domains of ``sizes`` hosts. Yields the hosts of a domain, and the
+    number of equal domains in a row.
 
-    Equal domains are grouped in one step, as there may be thousands.
+    Equal domains are grouped in one step, because there may be thousands.
     """
     left, found = deque((kind, count) for kind, count in kinds if count), list[tuple[tuple[Alike, ...], int]]()
     for size, alike in groupby(sizes):
@@ -210,7 +209,7 @@ class ResolvedPart:
     """A part of a host or NVLink domain that NCCL treats as a separate node."""
 
     whole: ResolvedNode | ResolvedDomain
-    ranks: tuple[int, ...]  # of the whole, in their order
+    ranks: tuple[int, ...]  # ranks of the host or domain, in order
     _nodes: dict[bool, Node] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -246,7 +245,8 @@ class ResolvedPart:
         return peer_links(self.for_search(several), self.whole.nccl)
 
 
-ResolvedNodes = Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, int]]  # each with how many follow
+# Each with the number of equal nodes in a row
+ResolvedNodes = Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, int]]
 
 
 def split(nodes: Sequence[tuple[ResolvedNode | ResolvedDomain, int]]) -> ResolvedNodes:
@@ -266,7 +266,7 @@ def _split(node: ResolvedNode | ResolvedDomain, count: int, several: bool) -> Re
 
 
 def ranks_of(nodes: ResolvedNodes, sizes: Sequence[int]) -> tuple[Sequence[int], ...]:
-    """The ranks of each node; ``sizes`` are the numbers of ranks of each of ``nodes``."""
+    """The ranks of each node; ``sizes`` has the number of ranks of each of ``nodes``."""
     start, end, each = 0, 0, list[Sequence[int]]()
     for (node, count), size in zip(nodes, sizes, strict=True):
         for _ in range(count):
@@ -274,7 +274,7 @@ def ranks_of(nodes: ResolvedNodes, sizes: Sequence[int]) -> tuple[Sequence[int],
                 each.append(range(end, end + size))
                 end += size
                 continue
-            if 0 in node.ranks:  # the first part of its host or domain
+            if 0 in node.ranks:  # the first part of its host or domain has rank 0
                 start, end = end, end + node.whole.size
             each.append(tuple(start + rank for rank in node.ranks))
     return tuple(each)

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from tuner.scenario.describe import Description
     from tuner.scenario.oracle_configuration import OracleConfiguration
 
-MULTICAST_COMP_CAP = 90  # the first GPUs that can NVLS
-MOST_WITH_RINGS = 6  # machines whose rings are searched, the nearest without them
-_IN_NO_LOG = ("CPUs", "PCIe switches", "NVLinks")  # that NCCL prints without GRAPH
+MULTICAST_COMP_CAP = 90  # compute capability of the first GPUs that can run NVLS
+MOST_WITH_RINGS = 6  # for this number of machines rings are searched: those that are nearest without them
+_IN_NO_LOG = ("CPUs", "PCIe switches", "NVLinks")  # NCCL prints these only with the subsystem GRAPH
 
 
 def ranked(imported: Imported, run: "Description") -> list[Nearness]:
@@ -54,8 +54,8 @@ def ranked(imported: Imported, run: "Description") -> list[Nearness]:
 
 
 def compared(name: str, imported: Imported, run: "Description", with_rings: bool = False) -> Nearness:
-    """Compares one machine with the log; with ``with_rings``, also the orders of ranks, for which graphs may have to be
-    searched."""
+    """Compares one machine with the log; with ``with_rings``, also the orders of ranks, which may require a search of
+    graphs."""
     machine = catalogue.load(name)
     several = (run.get("nodes") or 1) > 1
     facts = [*_gpus(machine, imported, run), *_adapters(machine, imported, several), *_channels(machine, imported, run)]
@@ -94,13 +94,13 @@ def _gpus(machine: Machine, imported: Imported, run: "Description") -> Iterator[
 
 
 def _is_model(model: str, name: str) -> bool:
-    """Whether CUDA's name of a product (``NVIDIA A100-SXM4-80GB``) is that of a model (``A100 SXM4``)."""
+    """Whether CUDA's name of a product (``NVIDIA A100-SXM4-80GB``) belongs to a model (``A100 SXM4``)."""
     chip = gpus.chip(model)
     return bool(re.search(rf"\b{re.escape(chip)}\b", name.upper())) and ("PCI" in name.upper()) <= ("SXM" not in model)
 
 
 def _adapters(machine: Machine, imported: Imported, several: bool) -> Iterator[ComparedFact]:
-    """Compares the adapters; on one node, they affect no choice, except through the topology."""
+    """Compares the adapters. On one node, they affect no choice, except through the topology."""
     hardware, nets = imported.hardware, machine.topology.nets
     if not hardware.adapters:
         yield ComparedFact("adapters", None)
@@ -136,7 +136,8 @@ def _channels(machine: Machine, imported: Imported, run: "Description") -> Itera
 
 
 def _orders(machine: Machine, imported: Imported, run: "Description") -> Iterator[ComparedFact]:
-    """Compares orders of ranks in rings and trees, and adapters: they show how GPUs are linked and numbered."""
+    """Compares the orders of ranks in rings and trees, and the adapters, which show how GPUs are linked and
+    numbered."""
     said = imported.evidence
     found = _across(_known(machine, run), whole=bool(said.adapters_of_ranks or said.nvls_heads))
     if said.rings:
@@ -156,7 +157,7 @@ def _orders(machine: Machine, imported: Imported, run: "Description") -> Iterato
 
 
 def _across(scenario: Scenario | None, whole: bool) -> "Across | None":
-    """Channels across nodes, with only the rings and trees unless ``whole``; None if they are not known."""
+    """The channels across nodes; only the rings and trees unless ``whole``. None if they are not known."""
     from tuner.emulator.connect import summarize
 
     if scenario is None:
@@ -169,7 +170,7 @@ def _across(scenario: Scenario | None, whole: bool) -> "Across | None":
 
 
 def _same_trees(found: "Across", said: LogEvidence) -> bool:
-    """Whether the ranks in the log have the same parents and children as in the trees of ``found``."""
+    """Whether the ranks in the log have the same parents and children as the ranks in the trees of ``found``."""
     places = {tree.channel: list(zip(tree.parents, tree.children, strict=True)) for tree in found.trees}
     return all(
         channel in places and rank < len(places[channel]) and places[channel][rank] == place
@@ -189,7 +190,7 @@ def _same_adapters(found: "Across", said: LogEvidence) -> bool:
 
 
 def _made(machine: Machine, run: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Number of channels for collectives and for NVLS on the machine; None if the run is impossible there, or the
+    """The number of channels for collectives and for NVLS on the machine; None if the run is impossible there, or the
     machine's graphs are not known."""
     scenario = _known(machine, run)
     if scenario is None:
@@ -209,7 +210,8 @@ def same(machines: Sequence[str], run: Mapping[str, Any]) -> bool:
 
 
 def _known(machine: Machine, run: Mapping[str, Any]) -> "Scenario | None":
-    """The log's run as a scenario on the machine; None if that is impossible, or would need a search of graphs."""
+    """The run in the log as a scenario on the machine; None if that is impossible, or would require a search of
+    graphs."""
     if machine.trays is not None:
         return None
     scenario = Scenario(
@@ -226,8 +228,8 @@ def _known(machine: Machine, run: Mapping[str, Any]) -> "Scenario | None":
         return None
 
 
-_OF_RELEASES = ("the release", "NCCL ")  # how what is needed of a release begins
-MOST_LISTED = 12  # communicators in a message
+_OF_RELEASES = ("the release", "NCCL ")  # beginnings of what is needed about a release
+MOST_LISTED = 12  # most communicators in a message
 _OF_NODES = ("comp_cap", "cpu_arch", "cpu_vendor", "nvswitch", "net_gbs")
 _OF_LOGS = ("log", "log_communicator", *_OF_NODES)
 
@@ -244,7 +246,7 @@ class LoggedTuner:
 
 @dataclass(frozen=True, slots=True)
 class FromLog:
-    """The communicator of a log that a description refers to; ``release`` is the log's.
+    """The communicator of a log to which a description refers; ``release`` is the log's.
 
     The graphs come from ``machine`` or ``topology``; if both are None, they come from the log. ``notes`` are lines on
     what was assumed, and on where the user overrides the log. ``findings`` are what the checks of the log found.
@@ -255,7 +257,7 @@ class FromLog:
     release: str | None
     machine: str | None
     topology: str | None
-    nearness: Nearness | None = field(metadata=json_form(optional=True))  # of the machine
+    nearness: Nearness | None = field(metadata=json_form(optional=True))  # how similar the machine is
     notes: tuple[str, ...]
     findings: "tuple[Finding, ...]" = ()
     tuner: LoggedTuner | None = field(default=None, metadata=json_form(optional=True))
@@ -263,7 +265,7 @@ class FromLog:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A description whose log was read: ``kinds`` are the kinds of nodes in the log; empty if a machine or topology
+    """A description whose log was read. ``kinds`` are the kinds of nodes in the log; empty if a machine or topology
     describes the nodes.
 
     ``given`` are the description's other keys, completed from the log.
@@ -276,9 +278,10 @@ class Logged:
 
 
 def read(machine: str | None, given: "Description") -> Logged:
-    """Reads the log of a description. With ``machine`` or a topology, these describe the nodes; else the log does.
+    """Reads the log of a description. The nodes are described by ``machine`` or a topology if there is one, else by the
+    log.
 
-    BadInput names what neither the log nor the user says, or the communicators if there are several.
+    BadInput names the facts that neither the log nor the user supplies, or the communicators if there are several.
     """
     file = Path(given["log"] or "")
     if given.get("node"):
@@ -294,7 +297,7 @@ def read(machine: str | None, given: "Description") -> Logged:
     shown = not named and any(node.graphs for node in imported.nodes)
     if needed := imported.needed if shown else [text for text in imported.needed if text.startswith(_OF_RELEASES)]:
         raise BadInput(f"{file}: needed: {'; '.join(needed)}{spelled(OR_A_MACHINE) if shown else ''}")
-    from tuner.base.findings import words  # most descriptions are no logs
+    from tuner.base.findings import words  # most descriptions have no log
 
     foreign = [words(each) for each in imported.evidence.findings if each.code == TUNER_CHOOSES]
     notes = [*foreign, *(imported.notes if shown else ())]
@@ -336,8 +339,8 @@ def read(machine: str | None, given: "Description") -> Logged:
 
 
 def described_by(imported: Imported, file: Path = Path("the log")) -> Scenario:
-    """The communicator that a log describes by itself. BadInput names what is needed and neither the log nor the user
-    says."""
+    """The communicator that a log describes by itself. BadInput names the necessary facts that neither the log nor the
+    user supplies."""
     if imported.needed:
         raise BadInput(f"{file}: needed: {'; '.join(imported.needed)}")
     variables = _variables(imported)
@@ -346,7 +349,7 @@ def described_by(imported: Imported, file: Path = Path("the log")) -> Scenario:
 
 
 def _tuner(imported: Imported) -> LoggedTuner | None:
-    """The tuner that chooses, if it is that of aws-ofi-nccl and the log prints its release; else None."""
+    """The tuner that chooses, if it is aws-ofi-nccl's and the log prints its release; else None."""
     said = imported.evidence
     if said.tuner_plugin is None or not said.tuner_plugin.startswith(OF_AWS) or said.aws_release is None:
         return None
@@ -358,9 +361,8 @@ OR_A_MACHINE = "; or {option:machine} NAME or {option:topology} FILE.xml for all
 
 
 def _given(given: "Description", shown: bool) -> LogAdditions:
-    """What the user adds about the run, as the importer takes it. Facts of nodes are included only if the log has to
-    describe the nodes.
-    """
+    """What the user adds about the run, in the form of the importer. Facts about nodes are included only if the log has
+    to describe the nodes."""
     nccl, gpu, graph_file = (given.get(key) for key in ("nccl", "gpu", "graphs"))
     caps = given.get("comp_cap")
     named = () if gpu is None or not shown else (gpus.load(str(gpu)).compute_capability,)
@@ -390,8 +392,8 @@ def _check_one(file: Path, given: "Description", imported: Imported) -> None:
 
 
 def _variables(imported: Imported) -> dict[str, str]:
-    """Variables of the log that affect an answer, without those that name files and adapters of its hosts: the graphs
-    already show their effect."""
+    """The variables of the log that affect an answer, without those that name files and adapters of its hosts, because
+    the graphs already show their effect."""
     if imported.release is None:
         return {}
     nccl = release.load(imported.release)
@@ -401,7 +403,7 @@ def _variables(imported: Imported) -> dict[str, str]:
 
 
 def _environment(given: "Description", logged: Mapping[str, str], notes: list[str]) -> dict[str, str]:
-    """Variables that the user sets; adds a note for each to which the log gives another value."""
+    """The variables that the user sets. For each to which the log gives another value, a note is added."""
     own = {name: str(value) for name, value in (given.get("env") or {}).items()}
     notes += [
         f"{name}={value} as asked, where the log has {logged[name]}"
@@ -412,7 +414,7 @@ def _environment(given: "Description", logged: Mapping[str, str], notes: list[st
 
 
 def _nodes(file: Path, given: "Description", imported: Imported, notes: list[str]) -> int:
-    """Number of nodes, from the user or else from the log. BadInput if neither says it."""
+    """The number of nodes, from the user or else from the log. BadInput if neither supplies it."""
     asked = given.get("nodes")
     if asked is not None:
         if imported.node_count not in (None, asked):
@@ -451,7 +453,7 @@ def _kinds(file: Path, imported: Imported, variables: Mapping[str, str]) -> list
 
 
 def _as_given(file: Path, kinds: list[Scenario], given: Mapping[str, Any]) -> list[Scenario]:
-    """The kinds with the number of nodes and GPUs that the user says. BadInput for keys that do not apply to the nodes
+    """The kinds with the number of nodes and GPUs that the user gives. BadInput for keys that do not apply to the nodes
     of a log."""
     if beside := [key for key, unsaid in _OF_TOPOLOGIES.items() if given.get(key) not in (None, unsaid)]:
         options = ", ".join(map(option, beside))
@@ -469,7 +471,7 @@ def _as_given(file: Path, kinds: list[Scenario], given: Mapping[str, Any]) -> li
     return [first, *others]
 
 
-# What needs a topology, and what stands for it where nobody says it.
+# Questions that need a topology, and what replaces it if nobody supplies one.
 _OF_TOPOLOGIES: dict[str, object] = {
     **dict.fromkeys(("trays", "gpus_per_tray", "ranks_per_gpu", "net_gbps", "ranks")),
     **dict.fromkeys(("hosts_per_domain", "ranks_without_fabric"), ()),
@@ -479,8 +481,8 @@ _OF_TOPOLOGIES: dict[str, object] = {
 
 
 def _parts(machine: str | None, imported: Imported, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of a description that say how many GPUs of each node the log's ranks use; empty if the log does not say
-    it."""
+    """Keys of a description with the number of GPUs of each node that the log's ranks use; empty if the log does not
+    show it."""
     if any(given.get(key) is not None for key in ("gpus_per_node", "trays", "gpus_per_tray", "ranks_per_gpu")):
         return {}
     sizes: set[tuple[int | None, int]] = {(node.local_ranks, node.hosts or 1) for node in imported.nodes}
@@ -539,7 +541,7 @@ OTHERWISE = "valid beside {option:log} for that: {option:topology} FILE.xml or {
 
 @dataclass(frozen=True, slots=True)
 class LoggedNode:
-    """One node of a log, in a communicator of ``nodes`` nodes; NCCL of the release ``release`` found its graphs.
+    """One node of a log, in a communicator of ``nodes`` nodes. NCCL of the release ``release`` found its graphs.
 
     ``variables`` are those of the run in the log. ``net_gbs`` is the bandwidth of the slowest path from a GPU to its
     own adapter, in GB/s.
@@ -554,12 +556,12 @@ class LoggedNode:
 
     @property
     def comp_caps_in_words(self) -> str:
-        """Compute capabilities as ``--comp-cap`` takes them: only one if all are equal."""
+        """Compute capabilities in the form of the option ``comp_cap``; only one if all are equal."""
         caps = self.facts.comp_caps or ()
         return ",".join(map(str, sorted(set(caps)) if len(set(caps)) == 1 else caps))
 
     def name(self, nccl: str) -> str:
-        """Name of the node, with the release of its graphs if that is not ``nccl``."""
+        """The name of the node, with the release of its graphs if that is not ``nccl``."""
         ranks = f" with rank {', '.join(map(str, self.facts.ranks))}" if self.facts.ranks else ""
         found = "" if nccl in ("", self.release) else f" with graphs of NCCL {self.release}"
         return f"node of {self.file}{ranks}{found}"
@@ -592,7 +594,7 @@ class ResolvedLoggedNode(ResolvedNode):
 
     @cached_property
     def gpus(self) -> int:
-        """Number of ranks of a node. BadInput if another number is described."""
+        """The number of ranks of a node. BadInput if another number is described."""
         have, wanted = self._logged.facts.local_ranks or 0, self.scenario.gpus_per_node
         if wanted not in (None, have):
             raise BadInput(f"{wanted} GPUs per node: {self._logged.file} has graphs of {have}; {spelled(OTHERWISE)}")
@@ -600,7 +602,7 @@ class ResolvedLoggedNode(ResolvedNode):
 
     @cached_property
     def gpu_of_rank(self) -> tuple[int, ...]:
-        """One GPU for each rank, as a log does not show that ranks share GPUs."""
+        """One GPU for each rank, because a log does not show that ranks share GPUs."""
         if (self.scenario.ranks_per_gpu or 1) > 1:
             self._refuse(f"{self.scenario.ranks_per_gpu} ranks on each GPU")
         return tuple(range(self.gpus))
@@ -621,7 +623,7 @@ class ResolvedLoggedNode(ResolvedNode):
         return self.without_graphs.network_reduces
 
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
-        """All ranks in one part: the nodes in a log are those that NCCL made."""
+        """All ranks in one part, because the nodes in a log are those that NCCL made."""
         return (self._every_rank,)
 
     def for_emulator(self, several: bool) -> Node:
@@ -642,7 +644,7 @@ class ResolvedLoggedNode(ResolvedNode):
 
     @cached_property
     def without_graphs(self) -> Node:
-        """The node as input for the emulator, without what the search finds."""
+        """The node as input for the emulator, without what the search would find."""
         return replace(as_node(self._logged.facts, None), graphs={})
 
     def for_oracle(self, nodes: int) -> "OracleConfiguration":

@@ -1,4 +1,4 @@
-"""Makes notes on variables whose values have effects that the user probably did not intend."""
+"""Notes for the user about variables whose values have effects that were probably not intended."""
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
@@ -24,7 +24,7 @@ from tuner.scenario.description import Scenario
 
 ENABLE = "NCCL_COLLNET_ENABLE"
 
-# Those that are no whole numbers, or not in every release.
+# Variables whose values are not whole numbers, or are not whole numbers in every release.
 TEXTS = frozenset(
     {"NCCL_ALGO", "NCCL_PROTO", "NCCL_THREAD_THRESHOLDS", "NCCL_COLLNET_ENABLE", "NCCL_CTA_POLICY"}
     | {"NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_NETDEVS_POLICY", "NCCL_NET_MERGE_LEVEL"}
@@ -36,9 +36,8 @@ NOT_SET = -2
 
 
 def of_scenario(scenario: Scenario) -> list[str]:
-    """Notes on variables that the release ignores or misreads or that do harm, on GPUs without peer-to-peer access, and
-    on the network.
-    """
+    """Notes about variables that the release ignores or misreads or that do harm, about GPUs without peer-to-peer
+    access, and about the network."""
     values = scenario.environment or {}
     lines = of_variables(release.load(scenario.nccl), values)
     if values:
@@ -56,7 +55,7 @@ def of_scenario(scenario: Scenario) -> list[str]:
 
 
 def _of_network(scenario: Scenario) -> Iterator[str]:
-    """A note if a plugin is the network, and it is not known what this plugin tells NCCL about its adapters."""
+    """A note if the network is a plugin, and it is not known what this plugin tells NCCL about its adapters."""
     values = scenario.environment or {}
     if not OF_THE_NETWORK & values.keys():
         return
@@ -73,7 +72,7 @@ def _of_network(scenario: Scenario) -> Iterator[str]:
 
 
 def _of_racks(scenario: Scenario) -> Iterator[str]:
-    """A note if several machines are NVLink domains, as users often count hosts."""
+    """A note if several machines are requested that are NVLink domains, because users often mean hosts."""
     machine = None if scenario.machine is None or scenario.others else catalogue.load(scenario.machine)
     if machine is None or machine.trays is None or scenario.nodes == 1 or scenario.trays is not None:
         return
@@ -92,7 +91,7 @@ def _counting(scenario: Scenario) -> Iterator[str]:
 
 
 def _of_peer_to_peer(scenario: Scenario) -> Iterator[str]:
-    """A note for GPUs whose driver denies peer-to-peer, unless a change says otherwise."""
+    """A note about GPUs whose driver denies peer-to-peer, unless a change says otherwise."""
     if "p2p" not in (scenario.hardware or {}):
         kinds = [kind for kind in scenario.kinds if kind.logged is None]
         own = [kind.resolve().own for kind in kinds]
@@ -103,7 +102,7 @@ def _of_peer_to_peer(scenario: Scenario) -> Iterator[str]:
 
 
 def _of_wheels(scenario: Scenario) -> Iterator[str]:
-    """A note for GPUs that the code in NVIDIA's own build of the release does not run on."""
+    """A note about GPUs for which NVIDIA's own build of the release has no code."""
     shown = [kind.resolve().own.topology for kind in scenario.kinds if kind.logged is None]
     newest = max((sm for each in shown for sm in each.compute_capabilities(len(each.gpus))), default=0)
     needs = gpus.first_cuda(newest)
@@ -131,7 +130,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def of_variables(nccl: Release, values: Mapping[str, str]) -> list[str]:
-    """Notes on variables, for one release."""
+    """Notes about variables, for one release."""
     without_effect = [
         f"{name}: NCCL {nccl.name} does not read it{_meant(nccl, name)}" for name in ignored(nccl, values)
     ]
@@ -152,7 +151,7 @@ _ELSEWHERE = {
 
 
 def _meant(nccl: Release, name: str) -> str:
-    """A hint if a name is similar to that of a variable that the release reads; else empty."""
+    """A hint if a name is similar to that of a variable that the release reads; else an empty text."""
     if name in everywhere():
         return ""
     close = get_close_matches(name, {*nccl.listed_variables, *nccl.environment.search}, n=1, cutoff=0.9)
@@ -202,8 +201,9 @@ def _counts_as(nccl: Release, name: str, number: int) -> str | None:
     return None
 
 
-NET_STEP, LOCAL_STEP = 1 << 17, 1 << 19  # of sends and receives: ncclParamP2pNetChunkSize, NvlChunkSize, src/init.cc
-BUFFER, STEPS = 1 << 22, 8  # NCCL_BUFFSIZE's default, NCCL_STEPS
+# Chunks of sends and receives: ncclParamP2pNetChunkSize, NvlChunkSize, src/init.cc
+NET_STEP, LOCAL_STEP = 1 << 17, 1 << 19
+BUFFER, STEPS = 1 << 22, 8  # the default of NCCL_BUFFSIZE, and NCCL_STEPS
 ALIGNED = 16  # bytes that a thread loads at once
 UNALIGNED = (
     f"bytes per rank that are no multiple of {ALIGNED}: AllGather and ReduceScatter load and store by elements then, "
@@ -224,7 +224,7 @@ class HarmfulSetting:
 
 
 def harmful(values: Mapping[str, str], nodes: int | None, scenario: "Scenario | None" = None) -> list[str]:
-    """A line for each variable in ``values`` that does harm; ``scenario`` is the communicator, if it is known."""
+    """One line for each variable in ``values`` that does harm; ``scenario`` is the communicator, if it is known."""
     lines = []
     for row in _rows():
         if row.variable in values and (says := _RULES[row.rule](row, values, nodes, scenario)):
@@ -234,9 +234,8 @@ def harmful(values: Mapping[str, str], nodes: int | None, scenario: "Scenario | 
 
 
 def is_unaligned(request: Request, nbytes: int, ranks: int) -> bool:
-    """Whether a call of ``nbytes`` (NCCL's nBytes) divides into parts of ranks whose ends are not aligned for the
-    threads' loads.
-    """
+    """Whether a call of ``nbytes`` (NCCL's nBytes) gives ranks parts that end at addresses that threads cannot load at
+    once."""
     return request.collective in (Collective.AllGather, Collective.ReduceScatter) and nbytes // ranks % ALIGNED != 0
 
 
@@ -253,8 +252,8 @@ def _beyond_a_step(row: HarmfulSetting, values: Mapping[str, str], nodes: int | 
 def _ll128_where_it_is_off(
     row: HarmfulSetting, values: Mapping[str, str], nodes: int | None, scenario: "Scenario | None"
 ) -> str:
-    """The row's sentence if the variable names LL128 on a communicator on which NCCL would not use it by itself; else
-    empty."""
+    """The row's sentence, if the variable requests LL128 on a communicator on which NCCL would not use it by itself;
+    else an empty text."""
     if scenario is None or "LL128" not in values[row.variable].upper().replace("^", "-").split("-")[0]:
         return ""
     from dataclasses import replace

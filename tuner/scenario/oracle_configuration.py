@@ -1,4 +1,4 @@
-"""Describes one communicator for the real libnccl; :mod:`tuner.oracle` runs it."""
+"""The description of one communicator for the real libnccl; :mod:`tuner.oracle` runs it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One node: its topology XML, and how many of its GPUs are used."""
+    """One node: its topology XML, and the number of its GPUs that are used."""
 
     topology: str
     gpus: int
-    peer_to_peer: PeerToPeer = PeerToPeer.all  # between which GPUs NVML and CUDA allow it
-    gpu_of_rank: tuple[int, ...] = ()  # which of the GPUs each of its ranks is on; empty: one rank on each
+    peer_to_peer: PeerToPeer = PeerToPeer.all  # the GPUs between which NVML and CUDA allow peer-to-peer
+    gpu_of_rank: tuple[int, ...] = ()  # the GPU of each of its ranks; empty: one rank on each GPU
 
     @property
     def placed(self) -> tuple[int, ...]:
-        """The number of each rank's GPU, in the order of ``dev``."""
+        """The number of the GPU of each rank, in the order of ``dev``."""
         return self.gpu_of_rank or tuple(range(self.gpus))
 
     @property
@@ -38,9 +38,9 @@ class Host:
 class SplitOff:
     """A communicator of some ranks, which NCCL splits off from the communicator of all ranks."""
 
-    ranks: tuple[int, ...]  # of the whole, the least first
-    shares: bool = False  # the whole's resources
-    by: str = "split"  # ncclCommSplit, or shrink: ncclCommShrink
+    ranks: tuple[int, ...]  # ranks of the whole communicator, the lowest first
+    shares: bool = False  # whether it shares the resources of the whole communicator
+    by: str = "split"  # the function that makes it: ncclCommSplit, or ncclCommShrink for "shrink"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +50,31 @@ class OracleConfiguration:
     With ``gpu_of_rank``, each node has one rank per entry instead, on the GPU with that number; ranks may share a GPU.
     """
 
-    topology: str  # text of a topology XML in NCCL's format, of one node, with <gpu> and <net> elements
+    topology: str  # text of a topology XML in NCCL's format, for one node, with <gpu> and <net> elements
     nodes: int
-    gpus_per_node: int  # the first of the XML's <gpu>, ordered by dev
-    release: str  # "2.28.9"
-    env: Mapping[str, str]  # NCCL_* variables; the caller's own never reach NCCL
+    gpus_per_node: int  # number of GPUs, the first ones in the XML, ordered by dev
+    release: str  # such as "2.28.9"
+    env: Mapping[str, str]  # NCCL_* variables; those of the caller never reach NCCL
     plugin: Path | None = None  # a tuner plugin for NCCL to load
-    record_plugin: bool = False  # load it inside the recorder, so that `ask` sees the table before and after it
-    plugin_disguise: tuple[int, bool] | None = None  # of a recorded one: clocks ahead by seconds; as on another host
-    without_tuner: bool = False  # no plugin at all, which some choices depend on; only `launch` can be asked then
-    library: Path | None = None  # this file instead of the release's installed or cached library
-    skeleton: "Skeleton | None" = None  # what NCCL reads instead of the topology, to complete it
-    others: tuple[Host, ...] = ()  # nodes after the ``nodes``, in the order of their ranks
-    peer_to_peer: PeerToPeer = PeerToPeer.all  # as of a Host, of the ``nodes``
-    build: str = BUILDS[0]  # of the release's libnccl
-    gpu_of_rank: tuple[int, ...] = ()  # as of a Host, of the ``nodes``
-    dumps_topology: bool = False  # NCCL writes the topology it made, which takes time; of a skeleton it always does
-    domains: tuple[int, ...] = ()  # how many hosts each NVLink domain has, in the order of ranks; empty: there are none
-    ranks_without_fabric: tuple[int, ...] = ()  # whose GPUs have not joined the fabric of their domain (yet)
-    split_off: SplitOff | None = None  # what is asked is this communicator, made of that of all ranks
-    network_reduces: bool = False  # CollNet's network is there, on every adapter
-    offers_gin: bool = False  # GPUs can start transfers over the adapters where NCCL_GIN_TYPE is not set
-    configuration: tuple[tuple[str, int | str], ...] = ()  # fields of ncclConfig_t, with which every rank is made
-    ranks_per_process: int = 1  # neighbours on a host, from its first rank on
+    record_plugin: bool = False  # load the plugin inside the recorder, so that `ask` sees the table before and after it
+    # For a recorded plugin: seconds by which clocks are ahead, and whether it seems to run on another host
+    plugin_disguise: tuple[int, bool] | None = None
+    without_tuner: bool = False  # no plugin at all, because some choices depend on it; then only `launch` can be asked
+    library: Path | None = None  # a file to use instead of the release's installed or cached library
+    skeleton: "Skeleton | None" = None  # what NCCL reads and completes instead of the topology
+    others: tuple[Host, ...] = ()  # nodes after the first ``nodes``, in the order of their ranks
+    peer_to_peer: PeerToPeer = PeerToPeer.all  # as for a Host, for the first ``nodes``
+    build: str = BUILDS[0]  # build of the release's libnccl
+    gpu_of_rank: tuple[int, ...] = ()  # as for a Host, for the first ``nodes``
+    # NCCL writes the topology that it made, which takes time; for a skeleton it always does
+    dumps_topology: bool = False
+    domains: tuple[int, ...] = ()  # number of hosts of each NVLink domain, in the order of ranks; empty without domains
+    ranks_without_fabric: tuple[int, ...] = ()  # ranks whose GPUs have not joined the fabric of their domain (yet)
+    split_off: SplitOff | None = None  # if set, the questions are about this communicator, made from that of all ranks
+    network_reduces: bool = False  # the network for CollNet is available on every adapter
+    offers_gin: bool = False  # GPUs can start transfers over the adapters, unless NCCL_GIN_TYPE is set
+    configuration: tuple[tuple[str, int | str], ...] = ()  # fields of ncclConfig_t with which every rank is made
+    ranks_per_process: int = 1  # neighbouring ranks of a host that share a process, from its first rank on
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -88,7 +90,7 @@ class OracleConfiguration:
 
     @property
     def host(self) -> Host:
-        """One of the equal ``nodes``."""
+        """One of the first ``nodes``, which are equal."""
         return Host(self.topology, self.gpus_per_node, self.peer_to_peer, self.gpu_of_rank)
 
     @property
@@ -105,7 +107,7 @@ class OracleConfiguration:
 
     @property
     def asked_ranks(self) -> int:
-        """Number of ranks of the communicator that is asked about."""
+        """The number of ranks of the communicator that the questions are about."""
         return self.ranks if self.split_off is None else len(self.split_off.ranks)
 
     @property

@@ -1,4 +1,4 @@
-"""Resolves the surroundings of a rank: the links of its node and others, the order of its peers, heads and adapters."""
+"""What surrounds a rank: the links of its node and others, the order of its peers, its heads and adapters."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
-    """Context of sends and receives of a rank.
+    """The context of the sends and receives of a rank.
 
     BadInput if there is no such rank, for dumped graphs (which do not have the links), and if it is not known whether
     NVLink joins hosts.
@@ -37,7 +37,7 @@ def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
 
 
 def _links(resolved: "ResolvedScenario", rank: int) -> list[PeerLinks]:
-    """Links of the rank's node, then those of other kinds of nodes."""
+    """The links of the rank's node, then those of other kinds of nodes."""
     from tuner.graphs.graphs import peer_links
 
     several, kinds = sum(count for _, count in resolved.nodes) > 1, {id(node): node for node, _ in resolved.nodes}
@@ -56,8 +56,7 @@ def _channels(resolved: "ResolvedScenario", rank: int, links: list[PeerLinks]) -
 
 
 def _beyond_nodes(resolved: "ResolvedScenario", rank: int) -> Iterator[int]:
-    """Ranks that a rank can reach without the network although they are on other nodes: those on its host or in its
-    domain.
+    """The ranks on other nodes that a rank can reach without the network: those on its host or in its NVLink domain.
 
     Sources: shmCanConnect, src/transport/shm.cc, and ncclTopoCheckNet, src/graph/paths.cc, v2.30.3-1; p2pCanConnect,
     src/transport/p2p.cc, v2.23.4-1, and v2.20.5-1 and v2.22.3-1, which compare the fabrics of both ranks even if the
@@ -90,7 +89,7 @@ def _beyond_nodes(resolved: "ResolvedScenario", rank: int) -> Iterator[int]:
 
 
 def _hosts(resolved: "ResolvedScenario") -> list[int]:
-    """The first rank of each host, followed by the number of all ranks."""
+    """The first rank of each host; the last number is that of all ranks."""
     sizes = chain.from_iterable(repeat(len(kind.gpu_of_rank), kind.hosts) for kind in resolved.kinds)
     return list(accumulate(sizes, initial=0))
 
@@ -106,17 +105,17 @@ def _rings(resolved: "ResolvedScenario", rank: int) -> list[list[int]]:
 
 
 def _each(resolved: "ResolvedScenario") -> Iterator["ResolvedNode | ResolvedDomain | ResolvedPart"]:
-    """Yields each of NCCL's nodes; equal nodes are repeated."""
+    """Yields each of NCCL's nodes; equal nodes occur repeatedly."""
     for node, count in resolved.nodes:
         for _ in range(count):
             yield node
 
 
-RUNTIME_CONNECT = "NCCL_RUNTIME_CONNECT"  # 0: all algorithms are connected at once, not as calls need them
+RUNTIME_CONNECT = "NCCL_RUNTIME_CONNECT"  # with 0, all algorithms are connected at once, not when calls need them
 
 
 def heads_of(resolved: ResolvedScenario, rank: int = 0) -> Heads:
-    """Heads as a rank knows them. BadInput for graphs that were dumped."""
+    """The heads as a rank knows them. BadInput for dumped graphs."""
     view = resolved.view_of(rank)
     at_once = view.environment.number(RUNTIME_CONNECT, 1) == 0
 
@@ -133,7 +132,7 @@ def heads_of(resolved: ResolvedScenario, rank: int = 0) -> Heads:
 
 
 def network_of(resolved: ResolvedScenario, rank: int, later: Collection[Algorithm] = ()) -> NetworkUse:
-    """The network of a rank, if the algorithms ``later`` were connected after the rings.
+    """How a rank uses the network, if the algorithms ``later`` were connected after the rings.
 
     BadInput for graphs that were dumped, and for nodes without a topology.
     """

@@ -23,11 +23,12 @@ from tuner.times.compare import Verdict, decided, middle, paired, too_small, uns
 from tuner.times.measured.samples import Combination, Point, SampleBlock
 from tuner.times.statistics import LEAST_PROCESSES, ROUNDING_VARIANCE, timer_steps_us
 
-SLOWER = 0.05  # one-sided chance up to which a size counts as slower: cutting a size that is not costs little
-TEST_SIZES = 8  # of a row
-APART_BLOCKS = 1500  # between two processes: what disturbs a machine for as long is then no process's neighbour's, too
+SLOWER = 0.05  # one-sided chance up to which a size counts as slower; removing a size that is not slower costs little
+TEST_SIZES = 8  # most sizes that are tried for a row
+# Sample blocks between two processes, so that a disturbance of this length does not affect neighbouring processes
+APART_BLOCKS = 1500
 MOST_APART_S = 60.0
-CANDIDATE = "candidate"  # the name that blocks under the table give it
+CANDIDATE = "candidate"  # the name for blocks that follow the table
 
 Times = NDArray[np.float64]
 
@@ -131,11 +132,11 @@ def of_one_table(verdicts: Sequence[RowVerdict]) -> list[RowVerdict]:
 
 @dataclass()
 class _Run:
-    """Logarithms of median times by process and round, for each point, with the table and without it."""
+    """Logarithms of median times, by process and round, for each call, with the table and without it."""
 
     log_us: dict[tuple[Point, bool], dict[tuple[int, int], float]] = field(default_factory=dict)
     times_us: dict[tuple[Point, bool], list[float]] = field(default_factory=dict)  # of runs that count
-    executed: dict[Point, set[Combination]] = field(default_factory=dict)  # under the table
+    executed: dict[Point, set[Combination]] = field(default_factory=dict)  # what ran under the table
 
     def take(self, block: SampleBlock) -> None:
         log_us = float(np.log(block.median_us)) if block.counts else np.nan
@@ -154,7 +155,7 @@ class _Run:
         return np.array([_middle(each) for each in gains.values()])
 
     def rounding(self) -> dict[Point, float]:
-        """For each point, the variance that the timer's resolution adds to the logarithm of a gain."""
+        """For each call, the variance that the timer's resolution adds to the logarithm of a gain."""
         of_size: dict[int, list[list[float]]] = {}
         for (point, _), its in self.times_us.items():
             of_size.setdefault(point.bytes, []).append(its)
@@ -184,7 +185,8 @@ def _blocks(backend: Backend, proposal: Proposal, settings: GateSettings, points
             if apart_s is None:
                 blocks = 2 * len(points) * settings.rounds_of(process - 1)
                 apart_s = min(APART_BLOCKS * (ended_s - began_s) / blocks, MOST_APART_S)
-            if (left_s := apart_s - (backend.now_s() - ended_s)) > 0:  # what a process takes to begin is part of it
+            # The time in which a process starts is part of the pause
+            if (left_s := apart_s - (backend.now_s() - ended_s)) > 0:
                 backend.rest(left_s)
             began_s = backend.now_s()
         for round_of_process in range(settings.rounds_of(process)):
@@ -205,9 +207,8 @@ def _blocks(backend: Backend, proposal: Proposal, settings: GateSettings, points
 
 
 def points_to_test(proposal: Proposal, row: DecisionRow) -> list[Point]:
-    """The points to run for a row, of every measured kind of call: measured sizes and, between these, sizes that were
-    not measured.
-    """
+    """The calls to run for a row, of every measured kind: measured sizes, and sizes between these that were not
+    measured."""
     unit = Point(row.collective, 0).unit_bytes(proposal.ranks)
     ends = (row.low, *row.sizes, *(() if row.high is None else (row.high + 1,)))
     between = {middle(low, high) // unit * unit for low, high in pairwise(ends)}
@@ -238,7 +239,7 @@ def verdict(
         row = _trimmed(row, [point.bytes for point in points], slower)
     points = [point for point in points if row.holds(point.bytes)]
     sizes = tuple(sorted({point.bytes for point in points}))
-    # One gain a process, so that processes, not sizes that share them, count as independent.
+    # One gain per process, so that processes count as independent, not sizes, which share them.
     of_row = float(np.median([rounding.get(point, 0.0) for point in points]))
     found = paired(np.nanmedian(np.array([log_gains[point] for point in points]), axis=0), of_row)
     why_not = next(
@@ -267,7 +268,7 @@ def _is_slower(log_gains: Times, rounding: float) -> bool:
 
 
 def _trimmed(row: DecisionRow, tried_bytes: Sequence[int], slower: Sequence[int]) -> DecisionRow:
-    """The row without the slower sizes towards its ends, and without any sizes beyond them."""
+    """The row without slower sizes near its ends, and without all sizes beyond them."""
     good = [size for size in tried_bytes if size not in slower]
     below = [size for size in slower if size < min(good)]
     above = [size for size in slower if size > max(good)]

@@ -24,18 +24,17 @@ from tuner.times.measured.samples import Combination, Point
 from tuner.times.picks import judge
 from tuner.times.verify import EmulatedModel, JudgedFile, RoundsPick, judge_file, lead
 
-TOLERANCE = 0.001  # of the mean regret, for fewer rows
-MOST_ROWS = 16  # of one collective
+TOLERANCE = 0.001  # increase of the mean regret that is accepted for fewer rows
+MOST_ROWS = 16  # most rows of one collective
 
 Option = Combination | None  # None leaves the size to NCCL
 
 
 def assign(credits: Sequence[Mapping[Combination, float]]) -> list[Option]:
-    """Chooses an option for each size, in order, so that there are as few rows as possible with a credit within
-    TOLERANCE of the largest.
-    """
+    """Chooses an option for each size, in order, so that there are as few rows as possible while the total credit is
+    within TOLERANCE of the largest."""
     options: list[Option] = [None, *sorted({option for size in credits for option in size})]
-    # paths[rows][option]: the best credit of ways that end with the option, and the way.
+    # paths[rows][option]: the best credit of a path that ends with the option, and that path.
     paths: list[dict[Option, tuple[float, tuple[Option, ...]]]] = [{None: (0.0, ())}]
     for size in credits:
         after: list[dict[Option, tuple[float, tuple[Option, ...]]]] = []
@@ -64,8 +63,8 @@ def assign(credits: Sequence[Mapping[Combination, float]]) -> list[Option]:
 
 
 SIZES_TO_END_OPEN = 3
-_IDLE = 0.01  # a row over a size at which it gains nothing counts as worse than no row, by this
-_FEWER = 1e-6  # and one that names channels for nothing as worse than one that leaves them to NCCL
+_IDLE = 0.01  # a row over a size at which it gains nothing counts as this much worse than no row
+_FEWER = 1e-6  # a row that names channels without need counts as this much worse than one that leaves them to NCCL
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +103,10 @@ class DecisionRow:
 
 
 def credits_of(one: RoundsPick) -> dict[Combination, float]:
-    """Gain of each option over the pick, as a logarithm; 0 if it is small or may be noise."""
+    """The gain of each option over the pick, as a logarithm; 0 if it is small or may be noise."""
     others = [column for column in one.evidence.columns if column is not None]
     gains: dict[Combination, float] = {}
-    for option in others:  # plain ones sort before those with channels
+    for option in others:  # options without channels sort before those with channels
         if option in one.same:
             gains[option] = -_IDLE
         elif option.channels and option.plain in gains:
@@ -130,12 +129,12 @@ def regret_of(one: RoundsPick, option: Option) -> float:
     return float(np.expm1(at.get(option, at[own]) - min(at.values())))
 
 
-Sizes = Mapping[Collective, Sequence[RoundsPick]]  # what was measured at each, in their order
+Sizes = Mapping[Collective, Sequence[RoundsPick]]  # what was measured at each size, in the order of sizes
 
 
 @dataclass(eq=False)
 class Proposal:
-    """Proposes rows for the communicator of one file."""
+    """The rows that are proposed for the communicator of one file."""
 
     comparison: JudgedFile
     ranks: int
@@ -163,7 +162,7 @@ class Proposal:
         return self.rows_from(self.sizes)
 
     def rows_from(self, sizes: Sizes) -> list[DecisionRow]:
-        """The rows that follow from these sizes, in bytes."""
+        """The rows that follow from the measurements at these sizes, in bytes."""
         return [row for collective, those in sizes.items() for row in self._rows(collective, those)]
 
     def hold_out(self) -> "Regrets":
@@ -200,8 +199,9 @@ class Proposal:
         return DecisionRow(collective, low, high, choice, inside)
 
     def _border(self, low: RoundsPick, high: RoundsPick, before: Option, after: Option) -> int:
-        """The first size at which ``after`` applies, between two measured sizes: where times cross according to fitted
-        constants, else where NCCL's pick changes, else where the measured times cross, else the middle.
+        """The first size at which ``after`` applies, between two measured sizes. It is where times cross according to
+        fitted constants; without these, where NCCL's pick changes; else where the measured times cross; else the
+        middle.
         """
         collective, ends = low.call.collective, (low.call.bytes, high.call.bytes)
         if self.fitted is not None and (last := crossing(self._modelled(collective, before, after), *ends)) is not None:
@@ -283,9 +283,9 @@ Known = Mapping[CommunicatorShape, Sequence[Decision]]
 
 @dataclass(frozen=True, slots=True)
 class HeldOutMeasured:
-    """Effect of interpolated rows at a measured number of nodes from which they were not learnt.
+    """How interpolated rows perform at a measured number of nodes that was not used to make them.
 
-    ``own`` is the mean regret if the rows that were decided for this number of nodes are used.
+    ``own`` is the mean regret with the rows that were decided for this number of nodes.
     """
 
     nodes: int

@@ -33,15 +33,15 @@ from tuner.times.measured.header import GPU, Header, as_written
 from tuner.times.measured.nccl_tests import Log
 from tuner.times.measured.samples import Combination, Point, lateness
 
-Message: TypeAlias = Mapping[str, Any]  # JSON on its way between processes
+Message: TypeAlias = Mapping[str, Any]  # JSON that processes send each other
 CLOSE: Message = {"do": "close"}
-RENEW: Message = {"do": "renew"}  # as close; fresh processes will meet again
+RENEW: Message = {"do": "renew"}  # the communicator closes, and fresh processes will meet again
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order of rank 0: one point to run under a ``table``, with data drawn by ``seed``; checked once, then timed
-    ``repeats`` times.
+    """An order of rank 0: one call to run under a ``table``, with data drawn by ``seed``. It is checked once, then
+    timed ``repeats`` times.
     """
 
     point: Point
@@ -79,7 +79,7 @@ def failed(rank: int, error: Exception) -> Message:
 
 
 def order_of(message: Message) -> Order | None:
-    """The order that rank 0 shared; None if the communicator is to be closed."""
+    """The order in rank 0's message; None if the communicator is to be closed."""
     if message["do"] in (CLOSE["do"], RENEW["do"]):
         return None
     point = message["point"]
@@ -110,16 +110,16 @@ SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
 MOST_BLOCKS = "NCCL_MAX_CTAS"
 REGISTERS = "NCCL_GRAPH_REGISTER"
 OWN = "NCCL_TUNER_"
-LEFT_BYTES = 2 << 30  # of a GPU's memory, for NCCL and CUDA
-_FREE_S = 5.0  # that a broken communicator is given to end
-_LATER_S = 5.0  # after the limit of a block, which what hangs inside NCCL does not look at
+LEFT_BYTES = 2 << 30  # memory of a GPU that is left to NCCL and CUDA
+_FREE_S = 5.0  # time that a broken communicator gets to end
+_LATER_S = 5.0  # time after the limit of a block, because a call that hangs inside NCCL does not check that limit
 
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
     """Libraries that a backend uses; ``nccl`` loads libnccl in an environment with the given variables."""
 
-    cuda: Any  # tuner.bench.gpu.cuda.Cuda, or what stands for it in a test, as of the others
+    cuda: Any  # tuner.bench.gpu.cuda.Cuda, or its replacement in a test; the same for the others
     nccl: Callable[[Mapping[str, str]], Any]
     forcing: Any
 
@@ -166,12 +166,12 @@ class GpuBackend:
             raise MeasuringFailed(f"{error}; NCCL's last warning: {warning}" if warning else str(error)) from None
 
     def _instruments(self) -> dict[str, str]:
-        """Variables for measuring that affect no choice."""
+        """Variables that measuring needs and that affect no choice."""
         return {
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,ENV",
             "NCCL_DEBUG_FILE": str(self._log.path),
-            # The object is in the process already, and is found by its name in every release.
+            # The object is already loaded in the process, so every release finds it by its name.
             "NCCL_TUNER_PLUGIN": self._forcing.path.name,
             "NCCL_TOPO_DUMP_FILE": str(self._options.topology.resolve()),
         }
@@ -188,9 +188,8 @@ class GpuBackend:
         return {SEVERAL: "1", MOST_BLOCKS: os.environ.get(MOST_BLOCKS, str(blocks))}
 
     def _registering(self) -> dict[str, str]:
-        """Variables with which calls that are in graphs only for timing run as outside of graphs: NCCL must not
-        register their buffers.
-        """
+        """Variables with which calls that are put into graphs only for timing run as they do outside of graphs: NCCL
+        must not register their buffers."""
         return {} if self._options.registered else {REGISTERS: os.environ.get(REGISTERS, "0")}
 
     def _init(self) -> None:
@@ -209,7 +208,7 @@ class GpuBackend:
     # --- Backend ---
 
     def describe(self) -> Header:
-        """Machine, libraries and settings, for the head of the samples."""
+        """The machine, libraries and settings, for the header of the file."""
         topology, per_gpu = self._options.topology, self._options.ranks_per_gpu
         nodes: dict[str, int] = {}
         for host, count in self._hosts:
@@ -247,9 +246,8 @@ class GpuBackend:
         return replace(header, **self._cuda.stood_in())
 
     def _environment(self) -> dict[str, str]:
-        """NCCL's variables that are set, without those that only measuring uses, this project's own, and those that
-        NCCL does not read.
-        """
+        """The NCCL variables that are set, without those that only measuring uses, this project's own, and those that
+        NCCL does not read."""
         left_out = {*self._instruments(), *NOT_NCCLS}
         given = {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")}
         given |= self._conditions
@@ -292,7 +290,7 @@ class GpuBackend:
 
     def use_table(self, text: str | None) -> None:
         """Lets a decision table decide what is not forced; None removes it."""
-        self._forcing.use_table(text)  # a mistake in it is said here and now
+        self._forcing.use_table(text)  # so that a mistake in the table is reported here and now
         self._table = text
 
     def renew(self) -> bool:
@@ -338,8 +336,8 @@ class GpuBackend:
             raise
 
     def serve(self) -> bool:
-        """On ranks other than 0: does what rank 0 says, until rank 0 closes or is gone; returns whether fresh processes
-        will follow.
+        """On ranks other than 0: carries out rank 0's orders until rank 0 closes or is gone. Returns whether fresh
+        processes will follow.
 
         MeasuringFailed if a rank fails.
         """

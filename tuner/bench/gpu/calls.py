@@ -1,6 +1,4 @@
-"""Makes the calls of a point on the ranks of this process: checks and times them, in CUDA graphs if the point says
-so.
-"""
+"""Makes calls on the ranks of this process: checks and times them, in CUDA graphs if requested."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +15,8 @@ from tuner.bench.gpu.nccl import Nccl
 from tuner.bench.gpu.rendezvous import Rendezvous
 from tuner.times.measured.samples import Point
 
-CALLS = ((1 << 20, 20), (64 << 20, 5))  # calls in a row, of which one time is the mean: below so many bytes; else one
+# Below each of these sizes: number of calls in a row, of which one time is the mean; above, single calls
+CALLS = ((1 << 20, 20), (64 << 20, 5))
 
 
 @dataclass()
@@ -31,8 +30,8 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Times of one call in us, [repeat], of the slowest rank in this process; and the least time that the host took to
-    start a call.
+    """The times of one call in us, [repeat], on the slowest rank of this process, and the least time that the host took
+    to start a call.
 
     ``whole_us`` is the time in us of all calls together on each rank of this process, from a time when all were idle.
     """
@@ -43,9 +42,8 @@ class Timed:
 
 
 class Calls:
-    """Makes calls on the ``local`` ones of ``ranks`` ranks; ``options`` say which calls are in graphs, and how long a
-    block may take.
-    """
+    """Makes calls on ``local`` ranks, out of ``ranks`` ranks in all; ``options`` say which calls are in graphs, and how
+    long a block may take."""
 
     def __init__(self, nccl: Nccl, met: Rendezvous, local: Sequence[Rank], ranks: int, options: Options) -> None:
         self._nccl, self._met, self._local, self._ranks, self._options = nccl, met, local, ranks, options
@@ -93,7 +91,7 @@ class Calls:
             with self._local[0].lane.current():
                 for rank, mark in zip(self._local, idle, strict=True):
                     rank.lane.record(mark)
-                start()  # so that the ranks' streams begin together, and a graph is on its GPU
+                start()  # so that the streams of the ranks begin together, and a graph is on its GPU
                 for repeat in range(repeats):
                     before_s = self._host_s()
                     for rank, marks in zip(self._local, starts, strict=True):
@@ -104,7 +102,8 @@ class Calls:
                     host_s.append(self._host_s() - before_s)
             self._wait([(rank, marks[-1]) for rank, marks in zip(self._local, ends, strict=True)], deadline_s)
         finally:
-            del start  # an error would keep the graphs, and NCCL does not end a communicator that graphs have work of
+            # An error would keep the graphs alive, and NCCL does not end a communicator for which graphs have work
+            del start
         times_us = [
             max(
                 rank.lane.between_us(first[repeat], last[repeat])
@@ -120,8 +119,8 @@ class Calls:
         return Timed(tuple(times_us), min(host_s) * 1e6 / calls, tuple(whole_us))
 
     def in_a_row(self, point: Point, calls: int, deadline_s: float) -> float:
-        """Time in us of a call, as nccl-tests measures it: the mean of ``calls`` calls in a row outside graphs, by the
-        host's clock, until all are done. MeasuringFailed after the deadline.
+        """The time in us of a call, as nccl-tests measures it: the mean of ``calls`` calls in a row outside of graphs,
+        by the host's clock, until all are done. MeasuringFailed after the deadline.
         """
         once, ends = self._prepared(point), [(rank, self._marks(rank, 1)[0]) for rank in self._local]
         with self._local[0].lane.current():
@@ -130,7 +129,7 @@ class Calls:
             for rank, mark in ends:
                 rank.lane.record(mark)
             while not all(rank.lane.done(mark) for rank, mark in ends) and time.monotonic() < deadline_s:
-                continue  # without a pause, which would be in the time
+                continue  # no pause, because it would be part of the time
             time_us = (self._host_s() - start_s) * 1e6 / calls
         self._wait(ends, deadline_s)
         return time_us
@@ -144,7 +143,7 @@ class Calls:
             with self._local[0].lane.current():
                 self._several(once, calls)
         except MeasuringFailed:
-            for rank in self._local:  # what was captured goes, for the same reason
+            for rank in self._local:  # the captured graphs have to go, for the same reason
                 with suppress(MeasuringFailed), rank.lane.current():
                     rank.lane.end_capture()
             raise
@@ -202,7 +201,7 @@ class Calls:
                 pause_s = min(pause_s + 1e-4, 1e-2)
 
     def _count(self, point: Point) -> int:
-        """Number of elements as the collective's function takes it: per rank for AllGather and ReduceScatter."""
+        """The number of elements in the form of the collective's function: per rank for AllGather and ReduceScatter."""
         unit = point.unit_bytes(self._ranks)
         if point.bytes < unit or point.bytes % unit:
             raise BadInput(
@@ -212,9 +211,8 @@ class Calls:
         return point.bytes // unit
 
     def _addresses(self, rank: Rank, point: Point) -> tuple[int, int]:
-        """Addresses from which a rank sends and to which it receives; in place as nccl.h defines it for each
-        collective.
-        """
+        """The addresses from which a rank sends and to which it receives; in place, these are as nccl.h defines for
+        each collective."""
         part = point.bytes // self._ranks
         send_bytes = part if point.collective is Collective.AllGather else point.bytes
         receive_bytes = part if point.collective is Collective.ReduceScatter else point.bytes

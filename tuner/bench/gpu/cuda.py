@@ -45,11 +45,11 @@ class Cuda:
         return str(self.cupy.cuda.runtime.getDeviceProperties(device)["name"].decode())
 
     def multiprocessors(self, device: int) -> int:
-        """Number of blocks of NCCL's kernels that a GPU can surely run at once: one on each multiprocessor."""
+        """The number of blocks of NCCL's kernels that a GPU can certainly run at once: one on each multiprocessor."""
         return int(self.cupy.cuda.runtime.getDeviceProperties(device)["multiProcessorCount"])
 
     def capability(self, device: int) -> int:
-        """Compute capability, 90 for 9.0."""
+        """The compute capability, 90 for 9.0."""
         properties = self.cupy.cuda.runtime.getDeviceProperties(device)
         return 10 * int(properties["major"]) + int(properties["minor"])
 
@@ -58,7 +58,7 @@ class Cuda:
         return str(self.cupy.cuda.runtime.CUDARuntimeError(number))
 
     def free_bytes(self, device: int) -> int:
-        """Free memory of a GPU, bytes."""
+        """The free memory of a GPU in bytes."""
         with self.cupy.cuda.Device(device):
             return int(self.cupy.cuda.runtime.memGetInfo()[0])
 
@@ -68,7 +68,7 @@ class Cuda:
         return stood_in()
 
     def noted(self) -> Noted:
-        """Driver, CUDA and clocks, as far as they are available."""
+        """The driver, CUDA and clocks, as far as they are available."""
         runtime = self.cupy.cuda.runtime
         return Noted(
             cuda_driver=runtime.driverGetVersion(), cuda_runtime=runtime.runtimeGetVersion(), nvidia_smi=_nvidia_smi()
@@ -87,7 +87,8 @@ def _nvidia_smi() -> tuple[dict[str, str], ...] | None:
 
 
 class Lane:
-    """Stream, buffers and kernels of one rank. Of its methods that launch work, only ``wrong`` waits for the GPU."""
+    """The stream, buffers and kernels of one rank. Of the methods that launch work, only ``wrong`` waits for the
+    GPU."""
 
     def __init__(self, cupy: Any, device: int) -> None:
         self.device = device
@@ -115,7 +116,7 @@ class Lane:
         ) as error:
             raise MeasuringFailed(f"GPU {self.device}: {' '.join(str(error).split())}") from None
         except Exception as error:
-            if type(error).__name__ != "DynamicLibNotFoundError":  # cuda.pathfinder's, which cupy asks for NVRTC
+            if type(error).__name__ != "DynamicLibNotFoundError":  # cuda.pathfinder's error; cupy asks it for NVRTC
                 raise
             raise BadInput(f"a library of CUDA is missing: {' '.join(str(error).split())}; {_NVRTC}") from None
 
@@ -137,7 +138,7 @@ class Lane:
         self._kernel("fill", values)((_BLOCKS,), (_THREADS,), arguments, stream=self._stream)
 
     def wrong(self, address: int, check: Check, values: Values) -> int:
-        """Number of elements that differ from the expected ones; waits for all work before."""
+        """The number of elements that differ from the expected ones. Waits for all earlier work."""
         cupy = self._cupy
         cupy.cuda.runtime.memsetAsync(self._wrong.ptr, 0, 8, self._stream.ptr)
         arguments = self._numbers(

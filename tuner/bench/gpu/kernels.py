@@ -1,4 +1,5 @@
-"""Random data for every rank, and the result that a collective must make of it: the CUDA source, and its parameters.
+"""Random data for every rank, and the result that a collective must compute from it: the CUDA source and its
+parameters.
 
 Every rank can compute the data of every other rank, so results are checked on the GPU where they are, all of them and
 without tolerance. The values are whole numbers so small that sums in any order are exact in the data type. Products are
@@ -28,7 +29,7 @@ _C_TYPES = {
     DataType.float64: "double",
     DataType.bfloat16: "unsigned short",
 }
-# Bits of the fraction, and the bias of the exponent; whole numbers up to 2 ** (bits + 1) are exact.
+# Bits of the fraction, and the bias of the exponent. Whole numbers up to 2 ** (bits + 1) are exact.
 _FLOATS = {
     DataType.float16: (10, 15),
     DataType.bfloat16: (7, 127),
@@ -37,8 +38,8 @@ _FLOATS = {
 }
 _LARGEST_SPAN = 100
 
-# Names of one letter are taken: NVRTC puts its own header before the source. 16-bit floats are made of their bits, so
-# that no header is needed and equal means equal to the last bit.
+# NVRTC puts its own header before the source and uses one-letter names. 16-bit floats are made from their bits, so that
+# no header is needed, and equal means equal to the last bit.
 SOURCE = """
 typedef unsigned long long u64;
 
@@ -95,7 +96,7 @@ extern "C" __global__ void check(const K_TYPE *data, u64 count, u64 first, u64 r
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Describes the data that all ranks send, which follow from ``seed``."""
+    """Describes the data of all ranks, which follow from ``seed``."""
 
     dtype: DataType
     op: Op
@@ -136,7 +137,8 @@ def definitions(dtype: DataType, op: Op, ranks: int) -> dict[str, str]:
 
 
 def span(dtype: DataType, ranks: int) -> int:
-    """The largest magnitude of values: they are between -span and span; types without a sign have 2 * span values."""
+    """The largest magnitude of the values, which are between -span and span; unsigned types have values up to 2 *
+    span."""
     exact = 1 << (_FLOATS[dtype][0] + 1) if dtype in _FLOATS else 127
     return max(1, min(_LARGEST_SPAN, exact // ranks))
 
@@ -177,14 +179,15 @@ class CodeEntry:
 class FatBinary:
     """The GPU code of one source file in a libnccl."""
 
-    begin: int  # of its header
+    begin: int  # where its header begins
     entries: tuple[CodeEntry, ...]
     first: int  # where its entries begin and end
     end: int
 
 
 def runs_on(library: Path, capability: int) -> bool:
-    """Whether the GPU code in a libnccl runs on a compute capability such as 90: cubins, or earlier PTX.
+    """Whether the GPU code in a libnccl runs on a compute capability such as 90, as a cubin, or as PTX of an earlier
+    one.
 
     BadInput if the file is not a libnccl.
     """
@@ -200,7 +203,7 @@ def runs_on(library: Path, capability: int) -> bool:
 
 def code_sections(library: Path) -> dict[str, tuple[int, int]]:
     """Begin and end of the sections of GPU code in the file. BadInput if the file is not a libnccl."""
-    from elftools.common.exceptions import ELFError  # of an extra
+    from elftools.common.exceptions import ELFError  # from a package of an extra
     from elftools.elf.elffile import ELFFile
 
     try:
@@ -225,7 +228,7 @@ def fat_binaries(library: Path, content: mmap, begin: int, end: int, *, thinned:
     """
     while begin < end:
         magic, _, header_bytes, size = HEADER.unpack_from(content, begin)
-        if magic == 0 and thinned:  # what was taken out of the one before
+        if magic == 0 and thinned:  # space of a binary that was taken out before this one
             begin = content.find(_MAGIC_BYTES, begin, end)
             if begin < 0:
                 return

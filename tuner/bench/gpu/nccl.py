@@ -17,7 +17,7 @@ from tuner.bench.gpu import process
 from tuner.release import of_code
 from tuner.times.measured.samples import Point
 
-# src/nccl.h.in: the same in every release from 2.18.1 on; enums are passed as ints
+# src/nccl.h.in, which is the same in every release from 2.18.1 on; enums are passed as ints
 _DECLARATIONS = """
 typedef struct { char internal[128]; } ncclUniqueId;
 int ncclGetVersion(int *version);
@@ -39,7 +39,7 @@ int ncclAllReduce(const void *send, void *receive, size_t count, int type, int o
 ROOT = 0
 _IN_PROGRESS = 7  # ncclInProgress
 _CUDA_FAILURE = expression(r"Cuda failure (\d+)")
-_LOADS_TUNER = "ncclLoadTunerPlugin"  # src/misc/tuner.cc, v2.19.3-1 and v2.20.5-1; later ones are called otherwise
+_LOADS_TUNER = "ncclLoadTunerPlugin"  # src/misc/tuner.cc, v2.19.3-1 and v2.20.5-1; later releases use another name
 
 
 class Nccl:
@@ -158,9 +158,8 @@ class Nccl:
             )
 
     def _named(self, line: str) -> str:
-        """NCCL's line, completed with CUDA's name of an error of which NCCL prints only the number (CUCHECK,
-        src/include/cudawrap.h).
-        """
+        """NCCL's line, completed with CUDA's name of an error if NCCL only prints its number (CUCHECK,
+        src/include/cudawrap.h)."""
         failed = _CUDA_FAILURE.search(line)
         named = f", {self._cuda_error(int(failed[1]))}" if failed and self._cuda_error else ""
         return line.strip() + named

@@ -18,7 +18,8 @@ from tuner.oracle import library
 from tuner.plugin.forcing import Forcing
 
 WHEELS = tuple(library.WHEELS.values())
-# Each rank's stream has a queue of the GPU to itself, so that none waits behind another rank's; CUDA reads it at first.
+# Each rank's stream has a queue of the GPU for itself, so that no rank waits behind another. CUDA reads this variable
+# at its first call.
 _CONNECTIONS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 FORBIDDEN = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_PLUGIN", "NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
 
@@ -88,7 +89,7 @@ def devices_of(here: RankAddress, count: int, ranks_per_gpu: int) -> list[int]:
             f"rank {here.rank} is number {here.local_rank} on its node, which has {count} GPUs; valid: no more ranks "
             f"than GPUs times {option('ranks_per_gpu')}"
         )
-    return [device % count]  # a launcher may show each process its own GPU alone
+    return [device % count]  # a launcher may show each process only its own GPU
 
 
 def allows_several(path: Path) -> bool:
@@ -98,8 +99,8 @@ def allows_several(path: Path) -> bool:
 
 
 def library_of(options: Options) -> Path:
-    """The given library, else the library of an installed wheel for any CUDA, because the program to tune loads that as
-    well.
+    """The given library, or else that of an installed wheel for any CUDA version, because the program that is tuned
+    loads the same one.
 
     BadInput if no library is found.
     """

@@ -1,5 +1,5 @@
-"""Keeps what is fixed in a process once it loads libnccl: the library, its log, and the variables that it reads only
-once.
+"""Manages what is fixed in a process after it has loaded libnccl: the library, its log, and the variables that it reads
+only once.
 
 NCCL opens NCCL_DEBUG_FILE and reads most variables once per process, also for all later communicators. So a process has
 one libnccl, one log, and the same variables in all its communicators, only one of which measures at a time.
@@ -19,7 +19,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.scratch import ScratchFolder
 
-# src/init.cc, src/misc/tuner.cc and src/graph/topo.cc ask for these again at every communicator.
+# src/init.cc, src/misc/tuner.cc and src/graph/topo.cc read these again for every communicator.
 _READ_EACH_TIME = frozenset({"NCCL_TUNER_PLUGIN", "NCCL_TOPO_DUMP_FILE"})
 _ELSEWHERE = "valid: a process of its own for each"
 
@@ -98,7 +98,7 @@ def _check(library: Path, read_once: dict[str, str]) -> None:
 
 
 T = TypeVar("T")
-_LET_END_S = 5.0  # what still runs when somebody interrupts
+_LET_END_S = 5.0  # time for a running call to end after an interrupt
 
 
 def within(limit_s: float, what: str, do: Callable[[], T]) -> T:
@@ -108,7 +108,7 @@ def within(limit_s: float, what: str, do: Callable[[], T]) -> T:
     """
     given: list[T] = []
     raised: list[BaseException] = []
-    ended = threading.Event()  # an interrupted Thread.join takes a running thread for ended
+    ended = threading.Event()  # an interrupted Thread.join treats a running thread as ended
 
     def run() -> None:
         try:
@@ -122,7 +122,7 @@ def within(limit_s: float, what: str, do: Callable[[], T]) -> T:
     try:
         ended.wait(limit_s)
     except BaseException:
-        ended.wait(_LET_END_S)  # so that nobody ends a communicator that is being called
+        ended.wait(_LET_END_S)  # so that nobody ends a communicator while it is being called
         raise
     if raised:
         raise raised[0]

@@ -24,10 +24,12 @@ from typing import Any, Self
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, MeasuringFailed
 
-HANDED = "NCCL_TUNER_RANK_ADDRESS"  # a RankAddress as JSON, by a program that itself starts the processes of all ranks
-_KEY = "nccl-tuner"  # of torchrun's store
-_PATIENCE_S = 2.0  # with whoever is at the other end and may be not a rank of this run
-_STORES: list[Any] = []  # torchrun's, as long as this process is there: rank 0 may be the one that serves it
+# A RankAddress as JSON, set by a program that starts the processes of all ranks itself
+HANDED = "NCCL_TUNER_RANK_ADDRESS"
+_KEY = "nccl-tuner"  # key in torchrun's store
+_PATIENCE_S = 2.0  # time for a caller that may not be a rank of this run
+# Torchrun's stores, kept as long as this process runs, because rank 0 may be the one that serves them
+_STORES: list[Any] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def _torchrun(env: Mapping[str, str], limit_s: float) -> RankAddress:
         if rank == 0:
             store.set(_KEY, json.dumps(_listening(here.host)))
         host, port, secret = json.loads(store.get(_KEY))
-    except RuntimeError as error:  # torch's DistStoreError and DistNetworkError are
+    except RuntimeError as error:  # torch's DistStoreError and DistNetworkError are RuntimeErrors
         reason = str(error).splitlines()[0]
         raise MeasuringFailed(
             f"rank {rank}: torchrun's store at {here.host} says nothing of rank 0: {reason}"
@@ -173,7 +175,7 @@ class Rendezvous:
                     ) from None
                 self._peers[rank] = peer
         for peer in self._peers.values():
-            with suppress(OSError):  # who is gone again is found where it is waited for
+            with suppress(OSError):  # a caller that is gone again is noticed later, by whoever waits for it
                 peer.send_bytes(b"welcome")
 
     def _accept(self, server: socket.socket, came: "queue.Queue[tuple[int, Connection[Any, Any]]]") -> None:
@@ -202,7 +204,7 @@ class Rendezvous:
             threading.Thread(target=self._ask, args=(came,), daemon=True).start()
             with suppress(queue.Empty):
                 peer = came.get(timeout=min(left_s, _PATIENCE_S))
-                # Welcome is said when all are there; an earlier process of rank 0 may be the one that closes.
+                # The welcome is sent when all have come; an earlier process of rank 0 may be the one that closes.
                 with suppress(OSError, EOFError):
                     if peer.poll(max(deadline_s - time.monotonic(), 1e-3)) and peer.recv_bytes() == b"welcome":
                         self._peers[0] = peer

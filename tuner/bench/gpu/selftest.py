@@ -1,8 +1,8 @@
-"""Finds the layer of measuring on GPUs that fails here, in seconds and before anything is measured.
+"""Finds out which layer of measuring on GPUs fails here, within seconds and before anything is measured.
 
     python -m tuner.bench.gpu.selftest [--library FILE] [--ranks-per-gpu 2] [--limit-s 20]
 
-Prints each layer when it is begun and when it is done; the exit code is 0 where all are, 1 where one fails. If a layer
+Prints each layer when it begins and when it is done. The exit code is 0 if all succeed and 1 if one fails. If a layer
 hangs, the process ends at the limit with exit code 124: the last line names the layer, and stderr shows where the code
 was.
 """
@@ -35,14 +35,14 @@ _NAMED = ("nccl-tuner", "numpy", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu
 PACKAGES, DRIVER, NVRTC, LIBNCCL, RANKS = "packages", "driver", "NVRTC", "libnccl", "ranks"
 PLAIN_CALL, CALL_IN_GRAPH, FORCED_CALLS = "a plain call", "a call in a graph", "forced calls"
 _BEGUN = " ..."
-TOOK_TOO_LONG = 124  # the exit code of a program that ended itself at its limit, as timeout(1) has it
-_HANGS_S = 3.0  # after the limit, where Python itself does not come to end it
+TOOK_TOO_LONG = 124  # the exit code of a program that ends itself at its limit, the same as that of timeout(1)
+_HANGS_S = 3.0  # time after the limit, in case Python itself cannot end the process
 _SIZE_BYTES = 1 << 20
 _ELEMENTS = 1 << 20
 
 
 class SelfTest:
-    """The layers of measuring, each of which needs the layers before it. ``layers`` maps their names to functions that
+    """The layers that measuring consists of; each needs those before it. ``layers`` maps their names to functions that
     try the layer and describe the result.
 
     Without ``graphs`` there is no call in a CUDA graph.

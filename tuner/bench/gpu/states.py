@@ -11,7 +11,7 @@ from typing import Any
 from tuner.base.errors import BadInput
 
 _MILLIWATTS = 1000
-_REASON = "nvmlClocksThrottleReason"  # later ones say EventReason of the same; each a bit
+_REASON = "nvmlClocksThrottleReason"  # later releases of NVML use EventReason for the same; each reason is a bit
 
 
 class States:

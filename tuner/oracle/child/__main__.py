@@ -23,7 +23,7 @@ from tuner.oracle.messages import (
 
 
 def answer(world: World, request: Request | ReadConnections) -> Reply | Connections:
-    """The answer to one request."""
+    """Makes the answer to one request."""
     match request:
         case Start():
             return world.started()

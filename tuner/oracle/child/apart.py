@@ -32,4 +32,4 @@ def separate() -> bool:
     return bool(libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", _NO_PROGRAMS, b"mode=1777") == 0)
 
 
-OWN_SHARED_MEMORY = separate()  # as it is imported, before what begins threads
+OWN_SHARED_MEMORY = separate()  # done at import, before anything starts threads

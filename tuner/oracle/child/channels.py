@@ -1,4 +1,4 @@
-"""Reads the channels of all ranks, and asks NCCL which adapters they leave their nodes through."""
+"""Reads the channels of all ranks, and asks NCCL by which adapters they leave their nodes."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from tuner.oracle.child.memory import scalar, scalars
 from tuner.oracle.child.world import Failure, World
 from tuner.oracle.messages import ChannelsMessage, RankMemory, ReadChannels
 
-# Functions that answer with each host's own number of network devices (csrc/sim/merge.c). Without them all hosts
-# have as many as the one with the most, and what others lack comes before their own (csrc/sim/net.c).
+# Functions that answer with each host's own number of network devices (csrc/sim/merge.c). Without them, all hosts have
+# as many as the host with the most, and the devices that a host lacks come before its own (csrc/sim/net.c).
 COUNTS_OF_NETS = ("ncclTopoGetSharedState", "ncclNetGetDevCount")
-ANY_PEER = 0  # what NCCL is asked about depends on the graph, not by who is at the other end
+ANY_PEER = 0  # NCCL's answer depends on the graph, not on the peer
 
 
 def read(world: World, asked: ReadChannels) -> ChannelsMessage:
@@ -61,7 +61,8 @@ class _Rank:
         )
 
     def pat_channels(self) -> tuple[tuple[int, int], ...]:
-        """Channels that NCCL would connect for PAT, per peer, if each node has one rank. Nothing is connected here."""
+        """The channels that NCCL would connect for PAT, per peer, if each node has one rank. Nothing is connected
+        here."""
         ranks = self.number("nRanks")
         if self.asked.connect_pat is None or self.number("maxLocalRanks") > 1:
             return ()

@@ -11,7 +11,7 @@ from typing import Any
 from tuner._native._sim import ffi, lib
 
 UNDEFINED, MAGIC = -(2**31), 0xCAFEBEEF
-# "q" for texts, which are pointers
+# "q" stands for texts, which are pointers
 COMMUNICATOR = (
     ("blocking", "i"),
     ("cgaClusterSize", "i"),
@@ -49,7 +49,7 @@ CALL = (
     ("userProfilerTag", "q"),
     ("launchCompletionEvent", "q"),
 )
-_kept: list[Any] = []  # what libnccl may point at
+_kept: list[Any] = []  # kept alive, because libnccl may point to them
 
 
 def of_communicator(given: Sequence[tuple[str, int | str]], version: int) -> Any:

@@ -14,7 +14,7 @@ from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, Loaded, check
 from tuner.oracle.messages import CallMessage, Failed, RankBill, ReadConnections, Start
 
-# What other children put in the place of NCCL's own, as their ranks are never connected.
+# Functions that other children replace because their ranks are never connected.
 RUNS_HERE = frozenset(
     {
         "ncclTransportP2pSetup",
@@ -36,7 +36,7 @@ TOTAL = 3  # ncclStatGpuMemTotal (src/nccl.h.in, v2.29.7-1)
 
 
 class ConnectedRanks(Loaded):
-    """All ranks of one communicator, each a thread."""
+    """All ranks of one communicator, each in its own thread."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start, threads=False, kept=RUNS_HERE)

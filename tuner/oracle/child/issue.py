@@ -120,12 +120,12 @@ def _copy(items: Any, n: int) -> bytes:
     return bytes(ffi.buffer(items, n * ffi.sizeof(ffi.typeof(items).item))) if n else b""
 
 
-# Marks a rank's connections to peers of sends and receives as its transports would: over the network, or not.
-#
-# NCCL asks of a connection what transport it has, and whether it has a buffer for LL. Whether ranks can reach each
-# other without the network, its own transports are asked; those of the network share one buffer, which is of Simple.
+# Marks a rank's connections to the peers of sends and receives as NCCL's transports would: over the network, or not.
+# NCCL asks a connection for its transport, and whether it has a buffer for LL. NCCL's own transports are asked whether
+# ranks can reach each other without the network. Connections over the network share one buffer, which is that of
+# Simple.
 
-CONNECTION = 1  # of sends and receives; 0 is of collectives
+CONNECTION = 1  # number of the connection for sends and receives; 0 is for collectives
 LL = 0
 
 
@@ -166,7 +166,7 @@ def _reaches(world: World, can_connect: int, rank: int, peer: int) -> bool:
     return bool(answer[0])
 
 
-# The forcing plugin, which NCCL has loaded: another table where one is given, and what the plugin did.
+# The forcing plugin, which NCCL has loaded: sets another table if one is given, and reports what the plugin did.
 
 
 def force(request: SetTable | ReadCounts) -> SeenMessage:

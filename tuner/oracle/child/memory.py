@@ -25,7 +25,7 @@ _FORMATS = {
 
 
 def scalars(start: int, members: Mapping[str, Member]) -> Scalars:
-    """The scalars of the struct at an address, keyed by path; arrays become lists."""
+    """The scalars of the struct at an address, by path; arrays become lists."""
     return {path: scalar(start, member) for path, member in members.items()}
 
 

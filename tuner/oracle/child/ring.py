@@ -24,7 +24,7 @@ class _End:
     channel: int
     rank: int
     peer: int
-    sends: bool  # else it receives
+    sends: bool  # whether it sends; otherwise it receives
 
     @property
     def other(self) -> "_End":
@@ -117,7 +117,7 @@ def _joined(world: World, end: _End) -> bool:
     NVLink joins."""
     comm, members = world.comms[end.rank], world.start.comm.members
     cross = members.get("p2pCrossClique")
-    node_of = ffi.cast("int *", scalar(comm, members["rankToNode"]))  # parts of a host may take turns
+    node_of = ffi.cast("int *", scalar(comm, members["rankToNode"]))  # parts of a host may alternate
     joined = cross is not None and ffi.cast("bool *", comm + cross.offset)[0]
     return bool(joined or node_of[end.peer] == node_of[end.rank])
 

@@ -7,7 +7,7 @@ from tuner._native._sim import ffi, lib
 from tuner.oracle.messages import Batch, KernelWorks, SymmetricWorks, WorkStructs
 
 RING_POINTERS = (
-    3  # up to 2.21 a kernel has three parameters, the last where its work begins (src/enqueue.cc, v2.18.1-1)
+    3  # up to 2.21 a kernel has three parameters; the last one says where its work begins (src/enqueue.cc, v2.18.1-1)
 )
 
 

@@ -24,9 +24,9 @@ from tuner.oracle.messages import (
     compiled,
 )
 
-SOCKET_BYTES = 4096  # more than any of NCCL's own records of a socket has
+SOCKET_BYTES = 4096  # larger than any record that NCCL has of a socket
 ADDRESS_BYTES = 64
-KEPT: list[object] = []  # what NCCL was given pointers to
+KEPT: list[object] = []  # objects to which NCCL has pointers
 
 
 def make(world: "World", at: PartOffsets) -> list[int]:
@@ -187,8 +187,8 @@ class World(Loaded):
         self.log_file = os.open(start.log, os.O_RDONLY | os.O_CREAT)
         self.load_tuner(start.functions.get("ncclLoadTunerPlugin", ()))
         self.comms = self.init(start.ranks)
-        self.devices = list(range(start.ranks))  # of each rank
-        self.rings_marked = False  # their connections, which registered buffers depend on
+        self.devices = list(range(start.ranks))  # the device of each rank
+        self.rings_marked = False  # whether the connections of rings are marked, on which registered buffers depend
         if start.part is not None:
             self.devices = list(start.part.ranks)
             self.comms = make(self, start.part)

@@ -32,7 +32,7 @@ ALL_COLLECTIVES = tuple(Request(collective, DataType.float32, Op.sum) for collec
 NO_GRAPH = OrderedGraph(EMPTY, ())
 TABLES = ("latency_us", "bandwidth_gbs", "max_threads", "thread_thresholds_bytes")
 
-# What a report counts, in the order it prints them.
+# What a report counts, in the order in which it is printed.
 KINDS = ("graphs", "tables", "cells", "picks", "channels", "threads", "groups")
 
 
@@ -81,7 +81,7 @@ def check(
                 comparing.compare("picks", name(request), "refused", _refused_or_picked(oracle, request, chosen[0]))
                 continue
             taken.append(request)
-            # nobody asks what a call costs that leaves the classic path
+            # nobody asks for the costs of a call that bypasses the algorithms
             if not selection.may_leave_classic_path(request):
                 compare_cells(comparing, selection, oracle, request, chosen)
             if not alone:
@@ -133,7 +133,7 @@ def _compare_across(comparing: Comparing, ours: Connected, theirs: Connected) ->
 
 
 def _refused(selection: Selection, request: Request, size: int) -> bool:
-    if selection.may_leave_classic_path(request):  # such a call may leave the classic path, where nothing refuses it
+    if selection.may_leave_classic_path(request):  # such a call may bypass the algorithms, and nothing refuses it then
         return False
     try:
         selection.pick(request, [size])
@@ -258,13 +258,13 @@ def pick_name(launched: OracleLaunch) -> str:
     return f"{launched.algorithm.name}/{launched.protocol.name}"
 
 
-Both = tuple[object, object]  # the emulator's value and libnccl's
+Both = tuple[object, object]  # the value of the emulator and that of libnccl
 
 
 def compare(selection: Selection, oracle: Oracle, ours: GroupPlan) -> dict[str, Both]:
     """Compares everything that the release shows about a group: pairs of the emulator's and libnccl's value, by
     name."""
-    request = ours.picks[0].operation.request  # all have the same buffers
+    request = ours.picks[0].operation.request  # all calls have the same buffers
     calls = [_call(pick.operation) for pick in ours.picks]
     theirs = oracle.launch_group(calls, request.buffers, request.in_place, request.windows)
     return {**_kernels(selection, ours, theirs), **_choices(ours, theirs)}
@@ -363,9 +363,10 @@ def _named(chosen: Algorithm | Protocol | None) -> str | None:
 def _choices(ours: GroupPlan, theirs: LaunchedGroup) -> dict[str, Both]:
     count = len(ours.choices)
     asked = theirs.questions
-    if len(asked) != count:  # those without any cost are of symmetric kernels and copies, else of rings as a way out
+    # Questions without any cost were for symmetric kernels and copies; others are for rings as the fallback
+    if len(asked) != count:
         asked = tuple(each for each in asked if (each.costs_us >= 0).any())
-    questions = asked[max(len(asked) - count, 0) :]  # those before were for symmetric kernels and decide nothing
+    questions = asked[max(len(asked) - count, 0) :]  # earlier questions were for symmetric kernels and decide nothing
     values: dict[str, Both] = {"choices": (count, len(questions))}
     for number, (choice, question) in enumerate(zip(ours.choices, questions, strict=False)):
         cost_us = question.costs_us[choice.algorithm, choice.protocol]

@@ -22,12 +22,13 @@ from tuner.scenario.logs import choice
 from tuner.scenario.logs.choice_groups import GroupedCall, LoggedGroup
 from tuner.scenario.logs.imported import Imported, LoggedChoice
 
-MOST_PIPELINED = 32  # calls of a group that one line up to 2.23 may be of
+MOST_PIPELINED = 32  # up to 2.23, one line may stand for this many calls of a group
 
-# What a report counts, in the order it prints them.
+# What a report counts, in the order in which it is printed.
 KINDS = ("table", "max threads", "thread thresholds", "channels", "choices")
 
-# Where the eight numbers of NCCL's line "threadThresholds" are (ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1).
+# The positions of the eight numbers in NCCL's line "threadThresholds" (ncclTopoTuneModel, src/graph/tuning.cc,
+# v2.28.9-1).
 _THRESHOLDS = [(algorithm, protocol) for algorithm in (Algorithm.Tree, Algorithm.Ring) for protocol in Protocol] + [
     (Algorithm.CollNetDirect, Protocol.Simple),
     (Algorithm.CollNetChain, Protocol.Simple),
@@ -123,7 +124,7 @@ class _NotComparableError(Exception):
     """The reason why choices cannot be compared."""
 
 
-Compared = list[tuple[str, str, str]]  # where, the emulator's choice, the printed one
+Compared = list[tuple[str, str, str]]  # the place, the emulator's choice, the printed choice
 
 
 def _of_group(group: LoggedGroup, selection: Selection, dtype: DataType, op: Op) -> Compared:
@@ -155,7 +156,7 @@ def _alone(made: LoggedChoice, selection: Selection, dtype: DataType, op: Op) ->
     where, printed = f"{made.collective.name} {request.dtype.name} {request.op.name} {made.bytes} B", _printed(made)
     ours = _emulated(selection, request, made)
     if made.time_us is not None and made.operations is None:
-        # up to 2.23 a group prints one line with its sum, and its number of calls is in the time alone
+        # up to 2.23 a group prints one line with its total, and only the time shows its number of calls
         several = (
             _emulated(selection, replace(request, pipelined=calls), made) for calls in range(2, MOST_PIPELINED + 1)
         )
@@ -189,21 +190,21 @@ def _of_calls(choices: Sequence[LoggedChoice], calls: Sequence[GroupedCall], sel
     for number, ((collective, text), made) in enumerate(zip(ours, choices, strict=True)):
         where = f"group of {plural(len(calls), 'call')}, choice {number}"
         theirs = f"{made.bytes} B {_printed(made)}"
-        if made.collective is not None:  # which lines up to 2.22 do not say
+        if made.collective is not None:  # lines up to 2.22 do not name the collective
             text, theirs = f"{collective.name} {text}", f"{made.collective.name} {theirs}"
         compared.append((where, text, theirs))
     return compared
 
 
 def _of_pick(pick: GroupedPick) -> str:
-    """A call of a group, worded like its line in the log."""
+    """A call of a group in the words of its line in the log."""
     assert pick.algorithm is not None and pick.protocol is not None  # noqa: PT018 - a kernel without a path has both
     channels = f"channels {pick.channels[0]}..{pick.channels[-1]}"
     return f"{pick.operation.bytes} B {pick.algorithm.name}/{pick.protocol.name} {channels}"
 
 
 def _of_choice(made: GroupChoice) -> str:
-    """A choice for several calls, worded like its line in the log."""
+    """A choice for several calls in the words of its line in the log."""
     return f"{made.bytes} B {made.algorithm.name}/{made.protocol.name} time {made.time_us:f}"
 
 
@@ -215,7 +216,7 @@ def _printed(made: LoggedChoice) -> str:
 
 
 def _emulated(selection: Selection, request: Request, made: LoggedChoice) -> str:
-    """The emulator's pick as :func:`_printed` would write it, with only what the log shows."""
+    """The emulator's pick in the form of :func:`_printed`, with only the facts that the log shows."""
     try:
         picks = selection.pick(request, np.array([made.bytes], np.uint64))
     except NoAlgorithm as error:

@@ -16,7 +16,7 @@ from tuner.emulator.rules.registered import grain_bytes
 from tuner.oracle.launches import LaunchInFull, RecordedKernel
 from tuner.oracle.messages import Batch, SymmetricWorks
 
-Both = tuple[object, object]  # the emulator's value and libnccl's
+Both = tuple[object, object]  # the value of the emulator and that of libnccl
 Values = dict[str, int | None]
 NETWORK_OP = {
     Op.sum: 0,
@@ -24,12 +24,12 @@ NETWORK_OP = {
     Op.max: 2,
     Op.min: 3,
     Op.avg: 0,
-}  # ncclRedOp_t; the average is a sum to the network
+}  # ncclRedOp_t; for the network, an average is a sum
 # nPeers, a hint for the network. Source: calcCollChunking, src/enqueue.cc, v2.28.9-1.
 PEERS = {Algorithm.Ring: 1, Algorithm.PAT: 1, Algorithm.Tree: 4, Algorithm.NVLSTree: 4}
 GRAIN_BITS = 21  # of chunkGrainsLo: src/include/device.h, v2.28.9-1
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
-OF_OPERATION = {  # members of struct ncclProxyOp by what they are called here
+OF_OPERATION = {  # the members of struct ncclProxyOp, by the names that this project uses
     "nsteps": "steps",
     "chunkSteps": "chunk_steps",
     "sliceSteps": "slice_steps",
@@ -101,11 +101,11 @@ def _fields(work: Work, share: ChannelShare, batch: Batch, struct: Mapping[str, 
     common["regUsed"] = work.registered_flag
     if "netRegUsed" in struct:
         common["netRegUsed"] = int("network" in work.registered_for)
-    if work.op_argument:  # of the others it is what happens to be there
+    if work.op_argument:  # for other operations, the value is whatever was there before
         common["redOpArg"] = work.op_argument
     if "oneNode" in struct:
         common["oneNode"] = int(work.one_node)
-    if "isOneRPN" in struct and work.algorithm not in NVLS:  # sic: theirs are made elsewhere, without it
+    if "isOneRPN" in struct and work.algorithm not in NVLS:  # sic: these are made elsewhere, without it
         common["isOneRPN"] = int(work.one_rank_per_node)
     if "channelLo" in struct:
         return common | {"channelLo": work.channels[0], "channelHi": work.channels[-1]} | _of_ranges(work)

@@ -1,5 +1,5 @@
-"""Learns a release from a libnccl.so.2 that has no release file: reads tables from its data, and finds values and rules
-by probes.
+"""Learns a release from a libnccl.so.2 that has no release file: reads tables from the library's data, and finds values
+and rules by asking it.
 
 The library is asked once, on a few machines. The release with the most similar answers becomes the parent, whatever its
 number. For the remaining differences it tries values and rules of other releases, and numbers that follow from single
@@ -58,8 +58,8 @@ from tuner.release.environment import Environment
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import heads_of
 
-# Machine, nodes, GPUs of each: every generation and processor, one node and several, one rank per node, several
-# adapters at a GPU, a network that reduces.
+# Machine, number of nodes, GPUs per node: every generation and processor, one node and several, one rank per node,
+# several adapters at a GPU, a network that reduces.
 REDUCES = "collnet"
 PROBES: tuple[tuple[str, int, int, *tuple[str, ...]], ...] = (
     ("dgx-h100", 2, 4),
@@ -81,22 +81,22 @@ PROBES: tuple[tuple[str, int, int, *tuple[str, ...]], ...] = (
     ("aws-p5", 2, 4),
     ("dgx-h100", 3, 2, REDUCES),
 )
-HELD_OUT: tuple[tuple[str, int, int, *tuple[str, ...]], ...] = (  # none of them is learnt from
+HELD_OUT: tuple[tuple[str, int, int, *tuple[str, ...]], ...] = (  # nothing is learnt from these
     ("hgx-h200", 2, 3),
     ("aws-p4d", 2, 5),
     ("aws-p6-b300", 1, 6),
     ("aws-p5en", 2, 8),
     ("dgx-b200", 2, 2, REDUCES),
 )
-QUICK = 4  # of them, which the parent is found by
+QUICK = 4  # the parent is found with this number of them
 SIZES = [1 << power for power in range(6, 35, 2)] + [3 * 5 << power for power in range(5, 30, 4)]
 EIGHT_BITS = Request(Collective.AllReduce, DataType.float8e4m3, Op.sum)
-LIMIT_S = 420.0  # of trials
-ANSWER_S = 60.0  # for each of the library's answers
-ASKED_IN_VAIN = 2  # communicators, if they are the first: the others would end so, too
-REACHING_S = 60.0  # beyond, to find what the answers that still differ depend on
-FAILED = 1 << 30  # differences of a trial with values that cannot be together
-MOST_KEPT = 4  # of the changes that mend one communicator, to be tried on all
+LIMIT_S = 420.0  # time for trials
+ANSWER_S = 60.0  # time for each answer of the library
+ASKED_IN_VAIN = 2  # if this number of communicators fails at the beginning, the others would fail, too
+REACHING_S = 60.0  # additional time to find what the answers that still differ depend on
+FAILED = 1 << 30  # counted as the differences of a trial whose values cannot occur together
+MOST_KEPT = 4  # most changes that improve one communicator and are then tried on all
 Progress = Callable[[str], None]
 
 
@@ -113,7 +113,7 @@ class Probe:
     cost_tables: Mapping[Request, NDArray[np.float32]]  # [S, A, 3], us
     launches: Mapping[Request, list[OracleLaunch]]
     sizes: Mapping[Request, list[int]]
-    in_full: Mapping[Operation, LaunchInFull]  # chunks and all else that a launch is handed, of some of the sizes
+    in_full: Mapping[Operation, LaunchInFull]  # for some sizes: chunks and everything else that a launch receives
 
     def costs(self, request: Request, sizes: Sequence[int]) -> NDArray[np.float32]:
         """Cost tables of the sizes that the library was asked about: float32 array [size][algorithm][protocol] in
@@ -174,7 +174,7 @@ class Learning:
     library: str
     parent: str
     changes: Mapping[str, Any]
-    tables: int  # of the changes that were read as data
+    tables: int  # number of changes that were read as data
     compared: Mapping[str, int]
     matched: Mapping[str, int]
     differing: tuple[Differing, ...]
@@ -201,7 +201,7 @@ def learn(
     library.check(path)
     said, digest = library.says_release(path), sha256(path)
     name = learnt.name_of(said, digest)
-    learnt.check_kept()  # or the work would be in vain
+    learnt.check_kept()  # otherwise the work would be in vain
     found = data_tables(path)
     known = [each for each in release.names() if each not in hidden]
     progress(f"asking {path.name} ({said}) on {len(PROBES)} communicators")
@@ -295,13 +295,14 @@ def _limits(probes: Sequence[Probe], tables: Mapping[str, Any]) -> dict[str, int
 
 
 def _like(said: str, known: Sequence[str]) -> str:
-    """The known release whose layout the oracle uses to read a library: the last one that is not newer."""
+    """The known release whose layout the oracle uses to read a library: the newest one that is not newer than the
+    library."""
     earlier = [name for name in known if reader.parts_of(name) <= reader.parts_of(said)]
     return (earlier or list(known[:1]))[-1]
 
 
 def _nearest(said: str) -> Callable[["_Candidate"], Any]:
-    """Sort key of candidates with equal answers: fewer changes first, then the nearer release number."""
+    """A sort key for candidates with equal answers: fewer changes first, then the nearer release number."""
     own = reader.parts_of(said)
 
     def order(candidate: "_Candidate") -> Any:
@@ -356,7 +357,7 @@ def _probe(scenario: Scenario, oracle: Oracle) -> Probe:
             costs[request] = oracle.costs(request, asked)
             launches[request] = oracle.launch(request, asked)
             sizes[request] = asked
-        except TunerError:  # of a type that it has not, or nothing does it
+        except TunerError:  # the release does not have the type, or nothing carries the call
             costs.pop(request, None)
     ordered = ordered_graphs(oracle)
     in_full = _in_full_of(oracle, ranks, sizes)
@@ -376,14 +377,15 @@ def _in_full_of(oracle: Oracle, ranks: int, sizes: Mapping[Request, list[int]]) 
 
 # Comparing a release with what was answered.
 
-LAUNCHED_ALIKE = ("kernels", ": symbol", ": blocks", ": threads")  # else picks and channels differ, which says it
+# Otherwise picks and channels already differ, which another comparison reports
+LAUNCHED_ALIKE = ("kernels", ": symbol", ": blocks", ": threads")
 
 CHOICES = ("graphs", "tables", "cells", "picks")
 
 
 def _compare(nccl: Release, probe: Probe, parts: Sequence[str] = (*CHOICES, "launches")) -> MatchReport:
-    """Compares the release's answers, computed from the library's own graphs, so that differences of the search do not
-    count."""
+    """Compares the release's answers. They are computed from the graphs that the library found, so that differences of
+    the search do not count."""
     comparing = Comparing()
     with learnt.trying(nccl):
         scenario = replace(probe.scenario, nccl=nccl.name)
@@ -451,8 +453,8 @@ def _compare_graphs(comparing: Comparing, scenario: Scenario, probe: Probe) -> N
 
 
 def _in_full(name: str, progress: Progress) -> Iterator[MatchReport]:
-    """Compares all that conformance compares, also groups and channels across nodes, for a release whose file is
-    kept."""
+    """Compares everything that conformance compares, including groups and channels across nodes, for a release whose
+    file is kept."""
     for machine, nodes, gpus, *reduces in HELD_OUT:
         scenario = _scenario(name, machine, nodes, gpus, bool(reduces))
         try:
@@ -462,14 +464,14 @@ def _in_full(name: str, progress: Progress) -> Iterator[MatchReport]:
             progress(f"not compared on {nodes} x {machine}: {error}")
 
 
-# Candidates: a known release with changes over it.
+# Candidates: a known release with some changes.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidate:
     parent: str
-    changes: dict[str, object]  # by dotted key, as a release's file has them
-    data: frozenset[str]  # the keys that were read as data, which nothing else is tried of
+    changes: dict[str, object]  # by dotted key, as in a release's file
+    data: frozenset[str]  # keys that were read as data, for which no other values are tried
 
     @classmethod
     def over(cls, parent: str, found: Mapping[str, object]) -> "_Candidate":
@@ -525,7 +527,7 @@ def _differ(candidate: _Candidate, probe: Probe, parts: tuple[str, ...]) -> tupl
     if key not in _scores:
         try:
             nccl = candidate.release(f"{candidate.parent}@try{len(_scores)}")
-            with np.errstate(all="ignore"):  # of values that no release has together
+            with np.errstate(all="ignore"):  # some values occur together in no release
                 mismatches = _compare(nccl, probe, parts).mismatches
             _scores[key] = len(mismatches), frozenset((each.what, each.where) for each in mismatches)
         except (TunerError, WrongValue, KeyError, TypeError, IndexError, ValueError, ArithmeticError, StopIteration):
@@ -595,7 +597,7 @@ class _Part:
     """A part of the emulator: answers that are compared together, and the values and rules that they may depend on."""
 
     compared: tuple[str, ...]
-    keys: tuple[str, ...]  # as they begin
+    keys: tuple[str, ...]  # the beginnings of the keys
 
 
 OF_SEARCH = _Part(("graphs",), ("search.",))
@@ -603,9 +605,10 @@ OF_MODEL = _Part(
     ("tables", "cells", "picks"),
     ("rules.", "limits.", "threads.", "thread_threshold_bytes.", "nvls_channels.", "ring_plateau.", "net_overhead"),
 )
-OF_LAUNCHES = _Part(("launches",), ("rules.", "limits.", "nvls_", "registration.", "threads_divide"))  # chunks among it
+OF_LAUNCHES = _Part(("launches",), ("rules.", "limits.", "nvls_", "registration.", "threads_divide"))  # includes chunks
 NOT_COMPARED = ("rules.symmetric", "rules.windows", "rules.printed", "rules.cta_policy", "rules.domains", "rules.group")
-SEARCH_LIMITS = ("search.loop.gpus_without_nvls", "search.merging.most")  # whose neighbours are tried
+# For these limits, neighbouring numbers are tried
+SEARCH_LIMITS = ("search.loop.gpus_without_nvls", "search.merging.most")
 SOLVED = ("ring_plateau.", "net_overhead_us.", "nvls_channels.", "thread_threshold_bytes.", "limits.min_")
 
 
@@ -684,7 +687,7 @@ def _solved(best: _Candidate, key: str, value: float, probe: Probe) -> Iterator[
         return
     first, low, high = at[0], value, value * 1.01 + 0.01
     below, above = ours[first], moved[first]
-    for _ in range(12):  # the secant: cells are linear in such numbers, except for rounding
+    for _ in range(12):  # the secant method: cells are linear in such numbers, except for rounding
         if above == below:
             break
         low, high = high, high + (theirs[first] - above) * (high - low) / (above - below)
@@ -693,7 +696,7 @@ def _solved(best: _Candidate, key: str, value: float, probe: Probe) -> Iterator[
         below, above = above, cells(high)[first]
         if above == theirs[first]:
             break
-    for digits in range(1, 5):  # as constants in code have; more would be a fit to something else
+    for digits in range(1, 5):  # constants in code have few digits; with more, the number would fit something else
         rounded = float(f"{high:.{digits}g}")
         if cells(rounded)[first] == theirs[first]:
             yield rounded
@@ -762,7 +765,7 @@ def _of_cell(nccl: Release, probe: Probe, each: Mismatch) -> dict[str, tuple[str
     """The emulator's steps for a cell, with the library's latency and bandwidth, and the rules of these steps."""
     words = each.where.split()
     request = next((one for one in probe.sizes if words[:2] == [one.collective.name, one.dtype.name]), None)
-    if request is None:  # a communicator that the release refuses
+    if request is None:  # the release refuses the communicator
         return {}
     algorithm, _, protocol = words[-1].partition("/")
     cell = Algorithm[algorithm], next(key for key in PROTOCOL_KEYS.values() if key.name == protocol)
@@ -794,7 +797,7 @@ def _of_cell(nccl: Release, probe: Probe, each: Mismatch) -> dict[str, tuple[str
     return {"rules": rules, "steps": tuple(lines), "sources": tuple(sources)}
 
 
-# Tables that stand in the library as data.
+# Tables that the library contains as data.
 
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
 CAPS = {

@@ -1,4 +1,5 @@
-"""Asks serving engines themselves: functions of their released packages say which implementation carries an AllReduce.
+"""Asks serving engines themselves: functions of their released packages decide which implementation carries an
+AllReduce.
 
 :func:`fetch` puts the few files of a package that decide into the cache. :func:`ask` runs them in a child process with
 stand-ins for PyTorch and GPUs (:mod:`tuner.oracle.serving.stand_ins`). The package is not installed, and none of its
@@ -23,8 +24,8 @@ from tuner.engines.situation import Situation
 from tuner.oracle import library
 from tuner.oracle.serving import sglang, vllm
 
-ENGINES = {"vllm": vllm, "sglang": sglang}  # those whose packages can be asked
-MOST_BYTES = 8 << 20  # of one file of a package; the largest is 200 KB
+ENGINES = {"vllm": vllm, "sglang": sglang}  # the engines whose packages can be asked
+MOST_BYTES = 8 << 20  # most bytes of one file of a package; the largest has 200 KB
 TIMEOUT_S = 600.0
 NOT_FOUND = "No matching distribution"
 
@@ -63,7 +64,7 @@ def fetch(release: EngineRelease, progress: Callable[[str], None] = lambda _: No
     except OSError as error:
         raise OracleUnavailable(f"cannot fetch {release.name} into {folder}: {error.strerror or error}") from None
     finally:
-        with contextlib.suppress(OSError):  # not empty: as it should be
+        with contextlib.suppress(OSError):  # not empty, as expected
             folder.parent.rmdir()
     return folder
 

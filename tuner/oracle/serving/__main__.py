@@ -12,14 +12,15 @@ from typing import Any
 def answers(asked: dict[str, Any]) -> list[Any]:
     """The answers to the parent's questions, in their order; the text of an error for a question that the engine
     refuses."""
-    from tuner.oracle.serving import ENGINES  # after the input is read: a child without one says so
+    # Imported after the input is read, so that a child without an engine can say so
+    from tuner.oracle.serving import ENGINES
 
     engine, folder = ENGINES[asked["engine"]], Path(asked["folder"])
     found: list[Any] = []
     for each in asked["questions"]:
         try:
             found.append(list(engine.carriers(folder, each)))
-        except ValueError as error:  # what the engine raises for settings that it refuses
+        except ValueError as error:  # raised by the engine for settings that it refuses
             found.append(str(error) or type(error).__name__)
     return found
 

@@ -31,7 +31,7 @@ class UntypedRecord:
 
 
 class _Made:
-    """A field whose default value is made for each record."""
+    """A field whose default value is made anew for each record."""
 
     def __init__(self, make: Callable[[], object]) -> None:
         self.make = make

@@ -31,7 +31,8 @@ FILES = (
     "sglang/srt/layers/flashinfer_comm_fusion.py",
 )  # fmt: skip
 PCIE = f"{COMMUNICATORS}/pcie_ipc_ar.py"  # from 0.5.21 on
-ROWS = ("sglang/srt/layers/communicator.py", "sglang/srt/layers/layer_boundary/residual/add_norm.py")  # one of both
+# A release has one of these files
+ROWS = ("sglang/srt/layers/communicator.py", "sglang/srt/layers/layer_boundary/residual/add_norm.py")
 SOME_HAVE = (PCIE, *ROWS)
 VARIABLES = (
     "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2",
@@ -183,7 +184,7 @@ class _Group:
         kind = self._file("torch_symm_mem", ("TorchSymmMemCommunicator",), given)["TorchSymmMemCommunicator"]
         try:
             return kind(MagicMock(), DEVICE)
-        except RuntimeError:  # no rendezvous: the engine ends with it
+        except RuntimeError:  # no rendezvous is possible: the engine ends
             return None
 
     def _mscclpp(self) -> Any:
@@ -206,7 +207,7 @@ class _Group:
         }
         made = self._file("pymscclpp", tuple(_top_level(file) - {"logger"}), given)
         kind = made["PyMscclppCommunicator"]
-        # Nothing is timed: all of what runs is as fast, and one node's kernels do not run on several.
+        # Nothing is timed: everything that runs counts as equally fast, and kernels for one node do not run on several.
         kind._get_time = lambda _, each, *__: float("inf" if mscclpp.fails(each, asked) else 1)
         gpus = self.torch.cuda.device_count
         before, gpus.return_value = gpus.return_value, asked["ranks"] // asked["nodes"]
@@ -281,7 +282,7 @@ class _Group:
             "_preflight_check_workspace_memory": lambda **_: True,
         }
         if made.get("uses_cutedsl_ar_fusion", lambda: False)():
-            made["resolve_flashinfer_allreduce_fusion_backend"]()  # as base_runner.py does for this one
+            made["resolve_flashinfer_allreduce_fusion_backend"]()  # as base_runner.py does for this function
         elif asked["hidden_size"] is not None:
             experts = {"post_experts_reduction_group": lambda: group}
             with stand_ins.modules({"sglang.srt.layers.moe.utils": experts}):
@@ -407,7 +408,7 @@ class _Group:
         with stand_ins.modules(self.modules):
             try:
                 self.call(tensor)
-            except AttributeError as error:  # of MSCCL++'s communicator, which was left half made: the engine ends
+            except AttributeError as error:  # MSCCL++'s communicator was left incomplete: the engine ends
                 if type(error.obj).__name__ != "PyMscclppCommunicator":
                     raise
                 raise ValueError(str(error)) from error

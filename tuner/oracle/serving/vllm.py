@@ -23,7 +23,7 @@ FILES = (
         "flashinfer_pcie_ipc_all_reduce", "symm_mem",
     )),
 )  # fmt: skip
-SOME_HAVE = ()  # files that some releases have and others do not
+SOME_HAVE = ()  # files that only some releases have
 VARIABLES = (
     "VLLM_BATCH_INVARIANT",
     "VLLM_USE_NCCL_SYMM_MEM",
@@ -70,7 +70,7 @@ class _World:
 
     def __init__(self, folder: Path, asked: Mapping[str, Any]) -> None:
         self.folder, self.asked = folder, asked
-        self.made: Any = None  # the communicator, once it is
+        self.made: Any = None  # the communicator, after it was made
         self.torch = stand_ins.torch(asked)
         self.dist = stand_ins.distributed(asked)
         self.torch.distributed = self.dist
@@ -158,7 +158,7 @@ class _World:
             "is_weak_contiguous": lambda _: True,
             **self.limits,
         }
-        # A group's decision is a minimum over the ranks, which all say the same here.
+        # A group's decision is the minimum over its ranks, which all give the same value here.
         self.torch.tensor = lambda value=0, dtype=None, device=None: SimpleNamespace(
             item=lambda: value[0] if isinstance(value, list) else value,
             element_size=lambda: dtype.itemsize if dtype else 4,

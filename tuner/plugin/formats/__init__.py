@@ -1,1 +1,1 @@
-"""Reads and writes decision tables in the formats of NVIDIA's and NCCLX's tuners."""
+"""Reads and writes decision tables in the file formats of the tuners of NVIDIA and of NCCLX."""

@@ -1,5 +1,5 @@
-"""Reads decision tables and the configurations of NVIDIA's and NCCLX's tuners, told apart by content, and converts
-them."""
+"""Reads decision tables and the configurations of NVIDIA's and NCCLX's tuners, which are recognised by their content,
+and converts them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 
 COLUMNS = "collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
 REQUIRED = 8
-SHORT = 6  # columns of files that people write: without nNodes and nRanks, which NVIDIA's plugin wants
+SHORT = 6  # number of columns if nNodes and nRanks are missing, which NVIDIA's plugin requires but people leave out
 
 
 def read_nvidia(text: str, name: str) -> Table:
@@ -162,7 +162,7 @@ def _count(key: str, ends: Range, is_any: bool) -> str:
 READERS = {"nvidia": read_nvidia, "ncclx-csv": ncclx.read_csv, "ncclx-json": ncclx.read_json}
 WRITERS = {"nvidia": to_nvidia, "ncclx-csv": ncclx.csv_text, "ncclx-json": ncclx.json_text}
 FORMATS = ("table", *READERS)
-OF_THE_PLUGIN = ("table", "nvidia")  # that NCCL_TUNER_TABLE may name
+OF_THE_PLUGIN = ("table", "nvidia")  # formats that NCCL_TUNER_TABLE accepts
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class File:
     table: Table
 
     def place(self, line: int) -> str:
-        """Name the place of a row, for messages."""
+        """The place of a row, for messages."""
         return f"{self.name}: rule {line}" if self.format == "ncclx-json" else f"{self.name}:{line}"
 
     @property
@@ -221,8 +221,8 @@ def to_text(file: File, target: str) -> str:
 
 
 def format_of(content: str, name: str) -> str:
-    """The format of a table, recognised by its header, by a brace at its start, or by which columns of its first row
-    hold the algorithm and the protocol.
+    """The format of a table. It is recognised by the header, by a brace at the start, or by the columns of the first
+    row that hold the algorithm and the protocol.
 
     BadTable for an unknown format.
     """

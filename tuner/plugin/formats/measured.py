@@ -40,7 +40,7 @@ _Name = TypeVar("_Name", bound=IntEnum)
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Conditions, besides the size, that rows of a table can have; None means any."""
+    """The conditions on calls, apart from the size, that rows of a table can have; None means any."""
 
     collective: Collective
     nodes: int | None
@@ -56,7 +56,8 @@ FILE = ReaderBounds("times for a decision table, as CSV", lines=1_000_000)
 
 
 def read(path: Path) -> Samples:
-    """Reads times in us by conditions, size and choice. BadMeasurement with file and line for what cannot be read."""
+    """Reads times in us, by conditions, size and choice. BadMeasurement, with file and line, if something cannot be
+    read."""
     try:
         text = read_bytes(path, BadMeasurement, bounds=FILE).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -84,7 +85,7 @@ def _samples(path: Path, rows: "csv.DictReader[str]") -> Samples:
 
 
 def decisions(samples: Samples) -> tuple[list[Decision], list[str]]:
-    """Rows with the choice of the lowest median at each size, valid up to halfway to the next size; and notes on
+    """Rows with the fastest choice (by median) at each size, valid up to halfway to the next size; and notes about
     doubtful choices.
     """
     rows: list[Decision] = []
@@ -95,12 +96,12 @@ def decisions(samples: Samples) -> tuple[list[Decision], list[str]]:
 
 
 def _specific_first(where: Where) -> tuple[tuple[bool, int], ...]:
-    """Sort key: rows that match any value come last, because the first row that matches wins."""
+    """A sort key. Rows that match any value come last, because the first row that matches wins."""
     return tuple((value is None, value or 0) for value in (getattr(where, key.name) for key in fields(Where)))
 
 
 def _rows(where: Where, by_size: dict[int, dict[TableChoice, list[float]]], notes: list[str]) -> Iterator[Decision]:
-    winners: list[tuple[int, TableChoice]] = []  # first size of each interval
+    winners: list[tuple[int, TableChoice]] = []  # first size of each interval, and its choice
     before = None
     for size in sorted(by_size):
         winner = _best(f"{where.collective.name} of {size} bytes", by_size[size], winners, notes)
@@ -123,9 +124,8 @@ def _rows(where: Where, by_size: dict[int, dict[TableChoice, list[float]]], note
 def _best(
     call: str, times_us: dict[TableChoice, list[float]], winners: list[tuple[int, TableChoice]], notes: list[str]
 ) -> TableChoice:
-    """The choice with the lowest median; among equal medians the one that won at the previous size, else the first
-    measured.
-    """
+    """The choice with the lowest median. If several are equal, it is the one that won at the previous size, or else the
+    one measured first."""
     medians = {choice: median(values) for choice, values in times_us.items()}
     least = min(medians.values())
     best = [choice for choice, value in medians.items() if value == least]

@@ -54,7 +54,7 @@ def split(line: str) -> list[str]:
 
 
 def _columns_of(text: str, lines: list[tuple[int, list[str]]], name: str) -> list[str]:
-    """Names of the columns as a comment lists them; without such a comment, those of the newest version."""
+    """The names of the columns as a comment lists them; without such a comment, those of the newest version."""
     comments = (re.sub(r"[#\s]", "", line) for line in text.split("\n") if line.lstrip().startswith("#"))
     columns = {comment for comment in comments if comment.startswith(("collective,bytes,", "collective,bytesPerRank,"))}
     if len(columns) > 1 or not columns <= set(VERSIONS):

@@ -1,4 +1,4 @@
-"""Parts that the formats of NVIDIA's and NCCLX's files share: names, strict numbers, lines."""
+"""What the formats of NVIDIA's and NCCLX's files have in common: names, strict numbers, lines."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +19,8 @@ from tuner.plugin.table.values import Mistake
 from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 
 MOST_ROWS = 100_000
-MOST_MEETINGS = 1_000_000  # of two rows, that are looked at; a table of 1,000 rows that all meet has fewer
-Place = Callable[[int], str]  # where a row was read, by its line
+MOST_MEETINGS = 1_000_000  # most pairs of rows that are compared; a table of 1,000 rows that all overlap has fewer
+Place = Callable[[int], str]  # says where a row was read, given its line
 
 
 def ranked(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
@@ -43,7 +43,7 @@ def ranked(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
 
 
 class _Meetings:
-    """How many pairs of rows may still be compared (``left``); below 0 the result is incomplete."""
+    """The number of pairs of rows that may still be compared (``left``); below 0 the result is incomplete."""
 
     def __init__(self) -> None:
         self.left = MOST_MEETINGS
@@ -151,7 +151,7 @@ _Value = TypeVar("_Value")
 
 @contextmanager
 def at(place: str) -> Iterator[None]:
-    """Inside the block, a Mistake becomes a BadTable that names the place."""
+    """Turns a Mistake inside the block into a BadTable that names the place."""
     try:
         yield
     except Mistake as mistake:
@@ -168,7 +168,7 @@ def text_of(content: bytes, name: str) -> str:
 
 
 def data_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that are neither empty nor comments, with their numbers."""
+    """The lines that are neither empty nor comments, with their numbers."""
     for number, line in enumerate(text.split("\n"), start=1):
         stripped = line.strip(" \t\r")
         if stripped and not stripped.startswith("#"):
@@ -206,7 +206,7 @@ def choice(algorithm: str, protocol: str, channels: str, chunk_bytes: int | None
 
 
 def exactly(number: int | None, any_number: Span) -> Span:
-    """The interval that holds one number; ``any_number`` if it is None."""
+    """The interval that contains one number; ``any_number`` if the number is None."""
     return any_number if number is None else Span(number, number)
 
 

@@ -1,5 +1,5 @@
-"""Computes exactly which calls two rows have in common, and which calls of a row no other row matches; a row's
-conditions are a box.
+"""Computes exactly which calls two rows have in common, and which calls of a row no other row matches. The conditions
+of a row are treated as a box.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from tuner.base.errors import BadTable
 from tuner.base.nouns import Span
 from tuner.plugin.table.records import ANY_PIPELINED, LARGEST, LARGEST_COUNT, Conditions, Decision
 
-Range = tuple[int, int]  # both included
+Range = tuple[int, int]  # first and last number, both included
 
 
 class Box(NamedTuple):
@@ -57,7 +57,7 @@ def _filled(box: Box) -> Box | None:
     """Narrows a box to what its conditions imply together, so that conditions with the same meaning give equal boxes.
     None if no call is left.
     """
-    ranks = _common(box.ranks, (box.nodes[0], LARGEST_COUNT))  # a node has at least one
+    ranks = _common(box.ranks, (box.nodes[0], LARGEST_COUNT))  # every node has at least one rank
     nodes = _common(box.nodes, (1, ranks[1]))
     per_node = _common(box.ranks_per_node, (0, ranks[1]))
     if _one(nodes) and _one(per_node) and per_node[0] > 0:
@@ -77,7 +77,7 @@ def _filled(box: Box) -> Box | None:
 
 
 def minus(box: Box, other: Box) -> Iterator[Box]:
-    """``box`` without ``other``, as parts that do not overlap."""
+    """The parts of ``box`` outside of ``other``, which do not overlap."""
     if any(low > high for low, high in map(_common, box, other)):
         yield box
         return
@@ -90,10 +90,10 @@ def minus(box: Box, other: Box) -> Iterator[Box]:
         rest = rest._replace(**{field: (max(low, other_low), min(high, other_high))})
 
 
-_GROUP = 256  # neighbours that are looked at together
+_GROUP = 256  # number of neighbours that are compared together
 
 
-MOST_MEETINGS = 20_000_000  # of two boxes; 6,000 rows that all meet have fewer
+MOST_MEETINGS = 20_000_000  # most pairs of overlapping boxes; 6,000 rows that all overlap have fewer
 
 
 class Boxes:
@@ -102,9 +102,10 @@ class Boxes:
     def __init__(self, boxes: Sequence[Box | None], most_meetings: int = MOST_MEETINGS) -> None:
         empty = [(1, 0)] * len(Box._fields)
         ends = np.array([empty if box is None else box for box in boxes], np.uint64).reshape(-1, len(Box._fields), 2)
-        self.lows, self.highs = ends.transpose(2, 1, 0).copy()  # [field][box]
+        self.lows, self.highs = ends.transpose(2, 1, 0).copy()  # arrays [field][box]
         starts = np.arange(0, len(boxes), _GROUP)
-        # What holds all boxes of a group: rows are mostly in the order of their sizes, so that few groups meet one box.
+        # A box around all boxes of a group. Rows are mostly in the order of their sizes, so that few groups overlap
+        # with a given box.
         self._group_lows = np.minimum.reduceat(self.lows, starts, axis=1) if boxes else self.lows
         self._group_highs = np.maximum.reduceat(self.highs, starts, axis=1) if boxes else self.highs
         self._above: tuple[int, list[list[int]]] = -1, []
@@ -119,7 +120,7 @@ class Boxes:
 
     def _group_above(self, own: slice) -> list[list[int]]:
         """For each box of a group, the indices of overlapping boxes above it, found group by group."""
-        ends = self.lows[:, own, None], self.highs[:, own, None]  # [field][own box][other]
+        ends = self.lows[:, own, None], self.highs[:, own, None]  # arrays [field][own box][other]
         found: list[list[int]] = [[] for _ in range(ends[0].shape[1])]
         groups = own.start // _GROUP
         holding = np.stack((ends[0][:, :, 0].min(axis=1), ends[1][:, :, 0].max(axis=1)), axis=1)
@@ -161,11 +162,11 @@ def _meet(lows: NDArray[np.uint64], highs: NDArray[np.uint64], box: Box | NDArra
 
 
 class TooManyOverlaps(Exception):
-    """There are too many parts to compute in a reasonable time."""
+    """Raised if there are too many parts to compute in a reasonable time."""
 
 
 def uncovered(box: Box, others: Iterable[Box], most_parts: int = 5000) -> list[Box]:
-    """Parts of ``box`` that are in none of ``others``. TooManyOverlaps if there are more than ``most_parts``."""
+    """The parts of ``box`` that are in none of ``others``. TooManyOverlaps if there are more than ``most_parts``."""
     parts = [box]
     for other in others:
         parts = [part for old in parts for rest in minus(old, other) if (part := _filled(rest)) is not None]
@@ -180,7 +181,7 @@ def covered(box: Box, others: Sequence[Box]) -> bool:
     """Whether ``others`` together cover ``box``. TooManyOverlaps if that cannot be computed in a reasonable time."""
     axis = "bytes" if box.bytes_per_rank == (0, LARGEST) else "bytes_per_rank"
     rest = box._replace(**{axis: (0, LARGEST)})
-    # Most rows differ in their sizes only: those are merged first, and what they leave is looked at in full.
+    # Most rows differ only in their sizes. Those are merged first, and what they leave is examined completely.
     whole, partial = [], []
     for other in others:
         if _holds(other._replace(**{axis: (0, LARGEST)}), rest):
@@ -213,7 +214,7 @@ def _between(whole: Range, taken: Sequence[Range]) -> Iterator[Range]:
 
 
 def _has_a_free_corner(box: Box, others: Sequence[Box]) -> bool:
-    """Whether a corner of ``box`` lies in none of the others: a quick proof that they do not cover it."""
+    """Whether a corner of ``box`` lies in none of the others, which quickly proves that they do not cover it."""
     index = Boxes(others)
     for nbytes, ranks, nodes, registered, pipelined in product(
         *({(end, end) for end in ends} for ends in (box.bytes, box.ranks, box.nodes, box.registered, box.pipelined))
@@ -227,7 +228,7 @@ def _has_a_free_corner(box: Box, others: Sequence[Box]) -> bool:
 
 
 def _has_a_size(box: Box) -> bool:
-    """Whether, for some number of ranks in the box, a size is in the range of bytes and in that of bytes per rank."""
+    """Whether, for some number of ranks in the box, a size fits both the range of bytes and that of bytes per rank."""
     (low, high), (low_per_rank, high_per_rank) = box.bytes, box.bytes_per_rank
     fewest = max(box.ranks[0], -(-(low + 1) // (high_per_rank + 1)))
     return fewest <= (box.ranks[1] if low_per_rank == 0 else min(box.ranks[1], high // low_per_rank))

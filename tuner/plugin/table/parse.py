@@ -1,5 +1,5 @@
-"""Strict reader and writer of decision tables. The reader reports the first mistake with its line, and then uses
-nothing of the file.
+"""A strict reader and a writer of decision tables. The reader reports the first mistake with its line; it then uses no
+part of the file.
 """
 
 import re
@@ -77,7 +77,7 @@ def read(path: Path) -> Table:
 
 def from_text(content: bytes | str, name: str = "table") -> Table:
     """Reads a table from its content. BadTable for the first mistake, with ``name`` and the line."""
-    # Bytes throughout: Python's text knows line ends, blanks and digits that the format does not.
+    # works on bytes throughout, because Python's text has line ends, blanks and digits that the format does not have
     content = content.encode() if isinstance(content, str) else content
     if len(content) > MOST_BYTES:
         raise BadTable(f"{name}: {LARGE}")
@@ -107,8 +107,8 @@ class _Reader:
         self.provenance_lines: dict[str, int] = {}
         self.comments = Comments(content)
         self._in_provenance = False
-        self._ends: set[int] = set()  # of intervals of pipelined
-        self._named: set[tuple[str, ...]] = set()  # constants
+        self._ends: set[int] = set()  # ends of intervals of ``pipelined``
+        self._named: set[tuple[str, ...]] = set()  # names of the constants so far
 
     def take(self, number: int, line: bytes) -> None:
         self.comments.take(number, line)
@@ -125,7 +125,7 @@ class _Reader:
             self._take_decision(words, number)
 
     def table(self) -> Table:
-        """The table, after all lines were read: the comment with the GPUs may be anywhere in it."""
+        """The table, after all lines were read, because the comment that names the GPUs may be anywhere."""
         if self.comments.gpus:
             self.provenance[GPUS] = self.comments.gpus
             self.provenance_lines[GPUS] = self.comments.gpus_line
@@ -311,7 +311,7 @@ def to_text(table: Table) -> str:
     too large.
     """
     rows = [*map(_constant_text, table.constants), *map(_cost_text, table.costs), *map(decision_text, table.decisions)]
-    # How many rows there are stands at the end, and at the head: a file that is cut between lines shows, too.
+    # The number of rows stands at the end and at the head, so that a file that is cut between lines is detected.
     provenance = [_provenance(*entry) for entry in table.provenance.items()]
     text = close("\n".join([HEADER, announce(len(rows)), *provenance, *rows, ""]), len(rows))
     if len(text) > MOST_BYTES:

@@ -14,13 +14,13 @@ from tuner.base.nouns import Span
 
 HEADER = "nccl-tuner-table 1"
 MAX_CHANNELS = 64
-LARGEST = 2**64 - 1  # sizes
-LARGEST_COUNT = 2**32 - 1  # ranks, nodes, operations, batches
+LARGEST = 2**64 - 1  # largest size
+LARGEST_COUNT = 2**32 - 1  # largest number of ranks, nodes, operations or batches
 CHUNK_BYTES = (1 << 12, 1 << 30)
 MOST_PIPELINED_ENDS = 16
 
 MOST_ARMS, MOST_EVERY, MOST_BLOCK = 16, 100_000, 1_000_000
-CALLS_EXPLORED = 1_000_000  # where a row does not say it
+CALLS_EXPLORED = 1_000_000  # used if a row does not say it
 
 LINKS = ("nvlink", "pci", "net")
 CAPS = (
@@ -31,7 +31,7 @@ CAPS = (
     "nvlstree-per-channel-gbs",
 )
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
-SCALES = ("1", "2", "more")  # nodes
+SCALES = ("1", "2", "more")  # numbers of nodes
 
 
 ANY_BYTES = Span(0)
@@ -41,7 +41,7 @@ ANY_PIPELINED = Span(0)
 
 @dataclass(frozen=True, slots=True)
 class TableChoice:
-    """A choice that the table asks of NCCL; if ``channels`` or ``chunk_bytes`` is None, NCCL decides that itself."""
+    """A choice that the table requests from NCCL. If ``channels`` or ``chunk_bytes`` is None, NCCL decides it."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -66,7 +66,7 @@ class Conditions:
     bytes_per_rank: Span = field(default=ANY_BYTES, kw_only=True)
     ranks: Span = field(default=ANY_COUNT, kw_only=True)
     nodes: Span = field(default=ANY_COUNT, kw_only=True)
-    # None matches uneven communicators as well, no interval does.
+    # None also matches nodes with unequal numbers of ranks; an interval never does.
     ranks_per_node: Span | None = field(default=None, kw_only=True)
     nvlink_domains: Span = field(default=ANY_COUNT, kw_only=True)
     line: int = field(default=0, kw_only=True, compare=False)
@@ -87,7 +87,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Arms:
-    """Choices that calls of a job try in turn; None stands for NCCL's own choice.
+    """The choices that the calls of a job try in turn; None stands for NCCL's own choice.
 
     In every ``every`` blocks of ``block`` calls, one block uses an arm; after ``calls`` calls none does.
     """
@@ -113,7 +113,7 @@ class Decision(Conditions):
 
     @property
     def named(self) -> tuple[TableChoice, ...]:
-        """Every choice that the row names: its own, or its arms."""
+        """Every choice that the row names: its choices, or its arms."""
         return self.choices if self.arms is None else tuple(arm for arm in self.arms.choices if arm is not None)
 
 
@@ -154,11 +154,12 @@ class Table:
     costs: tuple[CostRow, ...] = ()
     constants: tuple[ConstantRow, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)  # where the table comes from
-    provenance_lines: Mapping[str, int] = field(default_factory=dict, compare=False)  # where each was read
+    provenance_lines: Mapping[str, int] = field(default_factory=dict, compare=False)  # the line of each entry
 
 
 def pipelined_ends(decisions: Iterable[Decision]) -> set[int]:
-    """Values of numPipeOps at which the deciding row may change; a table has at most MOST_PIPELINED_ENDS."""
+    """The values of numPipeOps at which the deciding row may change; a table has at most MOST_PIPELINED_ENDS of
+    them."""
     intervals = {row.pipelined for row in decisions}
     ends = chain.from_iterable((one.low, 0 if one.high is None else one.high + 1) for one in intervals)
     return {end for end in ends if end != 0}

@@ -18,12 +18,12 @@ from tuner.plugin.table.records import CHUNK_BYTES, LARGEST, LARGEST_COUNT, MAX_
 
 UNITS = {"": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30, "t": 40, "tib": 40}
 _DECIMAL = expression(rb"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_MOST_LETTERS = 63  # of a decimal number that the plugin reads
+_MOST_LETTERS = 63  # longest decimal number that the plugin reads
 _Name = TypeVar("_Name", bound=IntEnum)
 
 
 class Mistake(Exception):
-    """A mistake in a line whose number is not known yet."""
+    """A mistake in a line; the caller knows the line's number."""
 
 
 class _Kind(NamedTuple):
@@ -74,7 +74,7 @@ def _number(text: bytes, kind: _Kind) -> int:
     unit = match[2].decode().lower() if match else ""
     if not match or unit not in UNITS:
         raise Mistake(f"'{shown(text)}' is not {kind.called}")
-    # More digits than the largest number has cannot fit (and Python refuses to convert thousands of them).
+    # More digits than the largest number has cannot fit, and Python refuses to convert thousands of digits.
     digits = match[1].lstrip(b"0") or b"0"
     if len(digits) > len(str(LARGEST)) or int(digits) << UNITS[unit] > kind.most:
         raise Mistake(f"'{shown(text)}' is past the largest number, {kind.most}")
@@ -89,7 +89,7 @@ def whole(digits: bytes) -> int | None:
 
 
 class _Setting(NamedTuple):
-    """A whole number that a row sets."""
+    """A whole number that a row sets, with its allowed range."""
 
     key: str
     kind: _Kind
@@ -249,7 +249,7 @@ class Comments:
         return self._rows_line, reason
 
 
-MOST_BYTES = 16 << 20  # of a file, csrc/plugin/file.c
+MOST_BYTES = 16 << 20  # largest file, csrc/plugin/file.c
 LARGE = f"larger than {MOST_BYTES} bytes"
 CUT = "the last line does not end: the file is cut, or is being written"
 

@@ -12,16 +12,17 @@ from tuner.base.names import Algorithm, Collective, Protocol
 
 E = TypeVar("E", bound=IntEnum)
 
-# 2.24 and later, when the collective is put into a plan
+# 2.24 and later: printed when the collective is put into a plan
 _PLANNED = expression(r"\b(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+) channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}")
-# 2.20 to 2.23, when it is picked; numbers; 2.23 names the collective
+# 2.20 to 2.23: printed when NCCL picks, with numbers; 2.23 also names the collective
 _PICKED = expression(r"(?:\b(\w+): )?(?<!\d)(\d+) Bytes -> Algo (\d+) proto (\d+) time ([0-9]+\.[0-9]{6})")
 
 
 class PrintedChoice(NamedTuple):
-    """The choice that a line prints, with names as NCCL spells them; None for what the release does not print."""
+    """The choice that a line prints, with NCCL's names; None for what the release does not print."""
 
-    bytes: int  # of a planned one count times type size, so per rank for AllGather and ReduceScatter; else nBytes
+    # For a planned collective, count times type size, so per rank for AllGather and ReduceScatter; else nBytes
+    bytes: int
     algorithm: str
     protocol: str
     collective: str | None = None
@@ -31,11 +32,11 @@ class PrintedChoice(NamedTuple):
 
     @property
     def planned(self) -> bool:
-        """Whether the line has the longer form of later releases, which names channels."""
+        """Whether the line has the longer form of later releases, which has the channels."""
         return self.channel_hi is not None
 
 
-@lru_cache(maxsize=4096)  # jobs print the same few a million times
+@lru_cache(maxsize=4096)  # jobs print the same few lines a million times
 def printed(text: str) -> PrintedChoice | None:
     """The choice that a line prints; None if it prints none."""
     if match := _PLANNED.search(text):
@@ -64,7 +65,7 @@ def collective(text: str) -> Collective | None:
     return _named(Collective, text)
 
 
-@lru_cache(maxsize=256)  # traces name the same few a million times
+@lru_cache(maxsize=256)  # traces contain the same few names a million times
 def _named(members: type[E], text: str) -> E | None:
     wanted = text.replace("_", "").lower()
     return next((m for m in members if wanted in (m.name.lower(), str(m.value))), None)

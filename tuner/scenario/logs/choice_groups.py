@@ -1,8 +1,8 @@
-"""Groups the choices of one communicator, in the order of its log: single ones, and those of calls launched in one
-group.
+"""Groups the choices of one communicator, in the order of its log: those of single calls, and those of calls launched
+in one group.
 
-If the log has the calls (NCCL_DEBUG_SUBSYS=COLL), these say which choices were made together. Without calls, channels
-say it: a choice whose first channel is not 0 shares a kernel with the choice before it.
+If the log has the calls (NCCL_DEBUG_SUBSYS=COLL), these show which choices were made together. Otherwise the channels
+show it: a choice whose first channel is not 0 shares a kernel with the choice before it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,13 +15,12 @@ from tuner.scenario.logs.choice import PrintedChoice
 from tuner.scenario.logs.imported import LoggedChoice
 from tuner.scenario.logs.reader import LoggedCall
 
-MOST_BEFORE = 8  # choices on channel 0 alone that may be of the group that follows
+MOST_BEFORE = 8  # most choices on channel 0 alone that may belong to the group that follows
 
 
 class ChoiceOfBatch(NamedTuple):
-    """A printed choice with its calls. Choices that are printed after the same calls have the same number ``batch``,
-    which is 0 without calls.
-    """
+    """A printed choice with its calls. Choices that were printed after the same calls have the same number ``batch``;
+    it is 0 if the log has no calls."""
 
     printed: PrintedChoice
     calls: tuple[LoggedCall, ...]
@@ -44,8 +43,8 @@ class LoggedGroup:
     """The choices of a single call or of a group, in the order in which they are printed; the log has them ``count``
     times.
 
-    ``calls`` are the group's; empty if the log does not show calls. In that case, choices before the one with index
-    ``first`` may or may not belong to the group.
+    ``calls`` are the group's calls; empty if the log does not show calls. In that case, choices before the one with
+    index ``first`` may or may not belong to the group.
     """
 
     choices: tuple[LoggedChoice, ...]
@@ -54,7 +53,7 @@ class LoggedGroup:
     count: int = 1
 
 
-Batch = tuple[tuple[PrintedChoice, ...], tuple[LoggedCall, ...], int]  # the last as LoggedGroup.first
+Batch = tuple[tuple[PrintedChoice, ...], tuple[LoggedCall, ...], int]  # the last number is LoggedGroup.first
 
 
 def groups_of(
@@ -62,8 +61,8 @@ def groups_of(
     made: Callable[[PrintedChoice, tuple[LoggedCall, ...]], LoggedChoice],
     ranks: int | None,
 ) -> tuple[LoggedGroup, ...]:
-    """Each distinct group in one thread's lines, with how often it occurs. ``made`` makes the record of one choice;
-    ``ranks`` converts counts of calls to bytes."""
+    """Each different group in one thread's lines, with the number of times that it occurs. ``made`` makes the record of
+    one choice; ``ranks`` converts counts of calls to bytes."""
     tally: dict[Batch, int] = {}
     for batch in _with_those_before(_batches(lines)):
         tally[batch] = tally.get(batch, 0) + 1
@@ -96,9 +95,8 @@ def _goes_on(last: ChoiceOfBatch, line: ChoiceOfBatch) -> bool:
 
 
 def _with_those_before(batches: Iterable[list[ChoiceOfBatch]]) -> Iterator[Batch]:
-    """If the calls are not shown, adds to each group the choices directly before it that only use channel 0; other
-    batches stay as they are.
-    """
+    """If the calls are not shown, adds to each group the choices directly before it that only use channel 0. Other
+    batches stay as they are."""
     small = list[ChoiceOfBatch]()
     for batch in batches:
         first = batch[0]

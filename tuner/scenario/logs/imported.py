@@ -1,7 +1,7 @@
-"""Records of a communicator as a log shows it: its facts, what the log lacks, and the printed choices.
+"""Records of a communicator in a log: its facts, what the log lacks, and the printed choices.
 
-The user's facts override the log's. Nothing is guessed: ``needed`` lists what the emulator needs and neither the user
-nor the log says.
+Facts from the user override those of the log. Nothing is guessed: ``needed`` lists what the emulator needs but neither
+the user nor the log supplies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAdditions:
-    """What a user says about the run; if a field is None or empty, the log has to say it."""
+    """What a user adds about the run. If a field is None or empty, the log has to supply it."""
 
     communicator: str | None = None
     release: str | None = None
@@ -34,7 +34,7 @@ class LogAdditions:
     cpu_vendor: str | None = None
     nvswitch: bool | None = None
     net_latency_us: float | None = None
-    net_gbs: float | None = None  # slowest path from a GPU to its own adapter
+    net_gbs: float | None = None  # bandwidth of the slowest path from a GPU to its own adapter
     environment: Mapping[str, str] = field(default_factory=dict)
     topology: Topology | None = None
     graphs: Graphs | None = None
@@ -43,18 +43,18 @@ class LogAdditions:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """Facts of one node; None for what neither the log nor the user says."""
+    """The facts of one node; None for what neither the log nor the user supplies."""
 
-    ranks: tuple[int, ...]  # those that the log shows
+    ranks: tuple[int, ...]  # the ranks that the log shows
     local_ranks: int | None
-    hosts: int | None  # more than one in a NVLink domain
+    hosts: int | None  # more than one in an NVLink domain
     mnnvl: bool  # NVLink between hosts is on
     comp_caps: tuple[int, ...] | None
     cpu_arch: str | None
     cpu_vendor: str | None
     nvswitch: bool | None
     graphs: Graphs | None
-    # whether NVLink leads from a GPU to another, and from every one to every other
+    # whether NVLink joins any two GPUs directly, and whether it joins every two
     linked: tuple[bool, bool] = field(default=(False, False), metadata=json_form(omitted=True))
 
 
@@ -71,38 +71,38 @@ class LoggedChoice:
     time_us: str | None
     dtype: DataType | None
     op: Op | None
-    operations: int | None  # calls in its group; None if the log has no COLL lines
+    operations: int | None  # number of calls in its group; None if the log has no COLL lines
     count: int = 1
 
     @property
     def planned(self) -> bool:
-        """Whether the line is for one call (2.24 and later), and not for several calls with one choice."""
+        """Whether the line is about one call (2.24 and later), and not about several calls with one choice."""
         return self.channel_hi is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Hardware of the nodes in a log without graphs; None or empty for what the log does not say.
+    """The hardware of the nodes in a log without graphs; None or empty for what the log does not show.
 
-    ``ranks_of_hosts``: how many ranks each host has, if the log shows all ranks. The other fields describe rank 0's
-    host, or the first host that prints them: ``bus_ids`` of its GPUs as NCCL packs them into a number, ``adapters``
-    that NCCL's own network uses.
+    ``ranks_of_hosts`` is the number of ranks of each host, if the log shows all ranks. The other fields describe rank
+    0's host, or the first host that prints them: ``bus_ids`` are those of its GPUs, packed into numbers as NCCL does;
+    ``adapters`` are those that NCCL's own network uses.
     """
 
-    instance: str | None  # a cloud's name of the machine
-    gpu_names: tuple[str, ...]  # each once
-    comp_caps: tuple[int, ...]  # each once, as the user says them
+    instance: str | None  # a cloud's name for the machine
+    gpu_names: tuple[str, ...]  # each name once
+    comp_caps: tuple[int, ...]  # each once, from the user
     ranks_of_hosts: tuple[int, ...]
     bus_ids: tuple[int, ...]
     adapters: tuple[str, ...]
     adapters_mbps: tuple[int, ...]  # each speed once
-    multicast: bool | None  # whether the GPUs can NVLS
+    multicast: bool | None  # whether the GPUs can run NVLS
     networks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LogEvidence:
-    """What a log shows besides graphs and tables; empty for what is not printed.
+    """What a log shows in addition to graphs and tables; empty for what is not printed.
 
     ``tuner_plugin``: the plugin that chooses, if any. For aws-ofi-nccl, ``aws_release`` and ``tuner_product`` are the
     release and the product name that its tuner uses, if they are printed. ``transports``: number of connections by
@@ -130,13 +130,13 @@ class Imported:
     printed."""
 
     release: str | None
-    printed_releases: tuple[str, ...]  # whatever the user says
+    printed_releases: tuple[str, ...]  # releases in the log, whatever the user says
     communicator: str | None
-    communicators: tuple[tuple[str, int | None], ...]  # all of the log: name, ranks
+    communicators: tuple[tuple[str, int | None], ...]  # name and number of ranks of all communicators in the log
     ranks: int | None
     node_count: int | None
     hardware: Hardware
-    nodes: tuple[NodeFacts, ...]  # one for those that are shown, where their number is not known
+    nodes: tuple[NodeFacts, ...]  # one for each node that is shown, if the number of nodes is not known
     environment: Mapping[str, str]
     net_gbs: float | None
     table: tuple[Block, ...]
@@ -144,7 +144,7 @@ class Imported:
     coll_channels: str | None
     nvls_channels: str | None
     choices: tuple[LoggedChoice, ...]
-    choice_groups: "tuple[LoggedGroup, ...]"  # the same choices, those of one group together and in their order
+    choice_groups: "tuple[LoggedGroup, ...]"  # the same choices in order, those of one group together
     symmetric: tuple[str, ...]
     needed: tuple[str, ...]
     missing: tuple[str, ...]
@@ -158,7 +158,8 @@ class Imported:
 
 
 def as_node(facts: NodeFacts, net_gbs: float | None) -> Node:
-    """A node as input for the emulator. ``net_gbs``: the slowest path from a GPU to its own adapter, if needed."""
+    """A node as input for the emulator. ``net_gbs``: the bandwidth of the slowest path from a GPU to its own adapter,
+    if needed."""
     some_nvlink, all_nvlink = facts.linked
     return Node(
         graphs=facts.graphs or {},
@@ -177,7 +178,7 @@ def as_node(facts: NodeFacts, net_gbs: float | None) -> Node:
 
 @dataclass(slots=True)
 class CommunicatorLines:
-    """The ranks of one communicator."""
+    """The lines of the ranks of one communicator."""
 
     name: str
     logs: list[RankLog]
@@ -194,8 +195,8 @@ class CommunicatorLines:
 
 
 def groups(logs: Sequence[RankLog]) -> list[CommunicatorLines]:
-    """The communicators in their order in the log. A rank whose lines do not name its communicator joins one of the
-    same size in which this rank is missing."""
+    """The communicators in the order of the log. A rank whose lines do not name its communicator joins one of the same
+    size that lacks this rank."""
     by_name: dict[str, CommunicatorLines] = {}
     for log in logs:
         if log.group is not None:
@@ -218,7 +219,7 @@ def _has(group: CommunicatorLines, rank: int | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A communicator whose facts are being collected in the lists; ``group`` is None if the log shows no communicator.
+    """A communicator whose facts are being collected; ``group`` is None if the log shows no communicator.
 
     ``needed`` is what is missing to emulate it, ``missing`` what was not printed, ``notes`` what was assumed.
     """

@@ -39,7 +39,8 @@ def read(path: Path, given: LogAdditions) -> Imported:
 
 
 def of_lines(lines: Lines, name: str, given: LogAdditions, parsed: NcclLog | None = None) -> Imported:
-    """Reads one communicator from lines; messages call these ``name``. NothingLogged if the lines say nothing.
+    """Reads one communicator from lines, which messages call ``name``. NothingLogged if the lines say nothing about
+    NCCL.
 
     ``parsed``: the result of :func:`reader.parse`, if it was called before.
     """
@@ -93,8 +94,8 @@ def of(log: NcclLog, given: LogAdditions) -> Imported:
 
 
 def _count_devices(reading: Reading, communicators: Sequence[CommunicatorLines]) -> None:
-    """Reads the number of ranks of the only communicator from nccl-tests' list of devices, if no line of NCCL has
-    it."""
+    """If no line of NCCL has the number of ranks, reads it from nccl-tests' list of devices, for a log with only one
+    communicator."""
     if len(communicators) == 1 and communicators[0].ranks is None and reading.log.devices:
         number = len(reading.log.devices)
         for log in communicators[0].logs:
@@ -185,9 +186,8 @@ def _choices(reading: Reading, communicators: Sequence[CommunicatorLines]) -> tu
 
 
 def hardware_of(reading: Reading) -> Hardware:
-    """Hardware of the communicator's hosts; the adapters are those of rank 0's host, or of the first host that lists
-    some.
-    """
+    """The hardware of the communicator's hosts. The adapters are those of rank 0's host, or of the first host that
+    lists some."""
     log, logs = reading.log, sorted(reading.logs, key=lambda each: each.rank or 0)
     hosts = list(dict.fromkeys(each.thread.host for each in logs))
     by_host = {host: {each.rank for each in logs if each.thread.host == host} for host in hosts}
@@ -236,7 +236,7 @@ def check_table(reading: Reading, table: Sequence[Block], nccl: Release | None) 
 
 
 def first_printed(reading: Reading, what: str, values: Sequence[T | None]) -> T | None:
-    """The first of ``values`` that a rank printed; if there is none, ``what`` is added to ``missing``."""
+    """The first of ``values`` that a rank printed. If there is none, ``what`` is added to ``missing``."""
     printed = next((value for value in values if value is not None), None)
     if printed is None and reading.logs:
         reading.missing.append(what)
@@ -250,8 +250,8 @@ def choices_of(
     collective: Collective | None,
     ranks: int | None = None,
 ) -> tuple[tuple[LoggedChoice, ...], int]:
-    """Each distinct choice of ``group`` with how often it was printed, and how many lines may belong to another
-    communicator.
+    """Each different choice of ``group`` with the number of times that it was printed, and the number of lines that may
+    belong to another communicator.
 
     ``collective`` is used for lines that name none, ``ranks`` for a log that does not say the number of ranks.
     """
@@ -275,7 +275,8 @@ def _choice_groups(reading: Reading, communicators: Sequence[CommunicatorLines])
 def _lines_of(
     printed: Sequence[ChoiceLine], group: CommunicatorLines | None, groups: Sequence[CommunicatorLines]
 ) -> tuple[list[ChoiceOfBatch], int]:
-    """The choices of ``group`` with its own calls, in order, and how many lines may belong to another communicator."""
+    """The choices of ``group`` with its own calls, in order, and the number of lines that may belong to another
+    communicator."""
     own, others = _roots(group, groups)
     root = group.root if group else None
     found, ambiguous = list[ChoiceOfBatch](), 0
@@ -319,7 +320,7 @@ def _choice(
     name = printed.collective or (call.collective if call else None)
     collective = choice.collective(name) if name else otherwise
     if call is not None and choice.collective(call.collective) is not collective:
-        call = None  # of a call whose own line was lost
+        call = None  # the line of the call itself was lost
     nbytes: int | None = printed.bytes
     if printed.planned and collective in (Collective.AllGather, Collective.ReduceScatter):
         nbytes = None if ranks is None else printed.bytes * ranks
@@ -338,7 +339,7 @@ def _choice(
     )
 
 
-# Settings of a program's own ncclConfig_t that a variable sets as well, as NCCL prints them (parseCommConfig and
+# Settings of a program's ncclConfig_t that a variable can override, as NCCL prints them (parseCommConfig and
 # envConfigOverride, src/init.cc).
 _CONFIG = {
     "Min CTAs": "NCCL_MIN_CTAS",
@@ -347,7 +348,7 @@ _CONFIG = {
     "Collnet enable": "NCCL_COLLNET_ENABLE",
     "CTA policy flags": "NCCL_CTA_POLICY",
 }
-# Their effect is in the graphs, which the log shows: where the topology is, and which adapters there are.
+# The graphs in the log already show the effect of these variables: where the topology is, and which adapters there are.
 FILES_AND_ADAPTERS = (
     "NCCL_TOPO_FILE",
     "NCCL_NET",

@@ -17,13 +17,15 @@ from tuner.base.expressions import expression
 from tuner.base.files import is_plain_file, read_bytes
 from tuner.scenario.logs import endings
 
-# host:pid:tid [device] NCCL INFO text; some builds put the function before "NCCL", launchers anything before the host.
-# Searches begin where a word does: from each of its letters on, a long word would take the square of its length.
+# host:pid:tid [device] NCCL INFO text. Some builds put the function before "NCCL", and launchers anything before the
+# host. Searches begin at the start of a word; if they began at each letter, a long word would take time that grows with
+# the square of its length.
 _PREFIX = expression(r"(?<![^\s:\[\]()])([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
 _MARK = "NCCL INFO "
 _WARNS = "NCCL WARN "
-# The same where a person or a collector of logs took NCCL's name or all of the prefix off; up to 2.3 NCCL had no name.
-# A warning then needs its place in NCCL's source, or a text that NCCL's alone have: other programs write WARN as well.
+# The same if a person or a collector of logs removed NCCL's name or the whole prefix; up to 2.3 NCCL did not print its
+# name. A warning then needs its place in NCCL's source, or a text that only NCCL prints, because other programs write
+# WARN, too.
 _BARE = expression(
     r"(?P<head>(?:\S+:\d+:\d+ )?(?:\[-?\d+\] )?)(?:INFO (?=\S)"
     r"|(?P<place>[\w./-]+\.(?:cc|c|h|cu):\d+) WARN |(?P<warns>WARN )(?=NET/|Call to \w|Cuda failure))"
@@ -33,10 +35,10 @@ STRIPPED = expression(
     rb"|- Init (START|COMPLETE)|NVLS multicast (s)upport|Bootstrap ?: (Using) |Using (?:internal )?(network|Network) "
     rb"|\d{1,9} coll (channels), |Trees (\[)0\]|\] via (P2P|SHM|NET)/|NET : Using interface (\S)"
 )
-MOST_STRIPPED_BYTES = 1 << 20  # of a file, that are looked into for these
+MOST_STRIPPED_BYTES = 1 << 20  # most bytes of a file that are searched for these lines
 TYPES = "float|half|double|bfloat16|u?int(?:8|32|64)|fp8_e[45]m[23]|f8e[45]m[23]"  # as nccl-tests prints them
-# Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices and its table, what NCCL
-# writes to stdout, and PyTorch's word of a collective that did not end.
+# Lines without a prefix, after whatever a launcher adds: nccl-tests' list of devices and its table, what NCCL writes to
+# stdout, and PyTorch's message about a collective that did not end.
 KEPT = expression(
     rf"#\s+Rank\s+\d|#\s+size\s+count|#\s+out-of-place\s|^\s+\d+\s+\d+\s+(?:{TYPES}) "
     r"|[NR]CCL version (?:: )?\d|(?:Watchdog c|C)aught collective"
@@ -44,17 +46,17 @@ KEPT = expression(
     r"|(?:^|\s)(?:host|rank)\s{2,}: \S|Root Cause \(first"
 )
 COMPLETION = expression(r"NET/IB\w* ?: ?Got completion from peer.*")
-# Lines of nccl-tests: its comments, its program's name, and its rows.
+# Lines of nccl-tests: its comments, the name of its program, and its rows.
 OF_RESULTS = expression(
     r"# ?(?:nThread|nccl-tests|Using devices|Collective|Avg bus|Out of bounds)|#\s+(?:Rank|size|out-of-place|\(B\))\s"
     rf"|\w_perf\b|\d\s+(?:{TYPES})\s+\w+\s+-?\d"
 )
 LAST_ERROR = expression(r"Last error:\s*$")
-_NO_NUMBER = expression(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
+_NO_NUMBER = expression(r"\d{4000}")  # Python reads at most 4300 digits; NCCL prints some tens
 _PLACE = expression(r"\b\w+/\w+\.(?:cc|h):\d+")
-# Keys of a line in a JSON record; Google Cloud, Azure and Splunk have the last ones.
+# Keys of a line in a JSON record; the last ones are those of Google Cloud, Azure and Splunk.
 _TEXTS = ("log", "message", "MESSAGE", "msg", "line", "textPayload", "LogEntry", "LogMessage", "_raw")
-_FIELD = expression(r' +"\w+": (".*"),?\s*')  # of a record that is printed over several lines
+_FIELD = expression(r' +"\w+": (".*"),?\s*')  # a field of a record that is printed over several lines
 ANSI = expression(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -67,7 +69,7 @@ class Thread(NamedTuple):
 
     @property
     def process(self) -> tuple[str, int]:
-        """Host and process."""
+        """The host and the process."""
         return self.host, self.pid
 
 
@@ -75,42 +77,41 @@ UNKNOWN = Thread("", 0, 0)
 
 
 def of_rank(rank: int) -> Thread:
-    """The thread that stands for a rank if its lines have no prefix."""
+    """The thread that stands for a rank whose lines have no prefix."""
     return Thread("", 0, -1 - rank)
 
 
 def is_stripped(content: bytes) -> bool:
-    """Whether lines without NCCL's prefix come from NCCL, by their text. Two kinds of lines are required, as one may be
-    a quotation.
-    """
+    """Whether lines without NCCL's prefix come from NCCL, judging by their text. Two kinds of lines are required,
+    because one may be a quotation."""
     return len({match.lastindex for match in STRIPPED.finditer(content[:MOST_STRIPPED_BYTES])}) > 1
 
 
 class PrintedLine(NamedTuple):
     """A line of a log, and the thread that wrote it."""
 
-    thread: Thread  # UNKNOWN where the line has no prefix
+    thread: Thread  # UNKNOWN if the line has no prefix
     text: str
     warns: bool = False
-    number: int = 0  # of the line in its file, from 1 on
+    number: int = 0  # number of the line in its file, from 1
 
 
 class Lines(Iterable[PrintedLine]):
-    """NCCL's lines of a log in order. Each iteration reads the log again, as it may be larger than memory.
+    """The lines of NCCL in a log, in order. Each iteration reads the log again, because it may be larger than memory.
 
     Lines without NCCL's prefix are kept, with an UNKNOWN thread, only if no line has a prefix: otherwise they are
     output of other programs, or pieces of lines that several processes wrote into each other. Output of another program
     before the prefix, without a line break, is removed from the host's name. ``cut`` says whether the last line is
     incomplete; such a line is left out unless it warns, reports an ending, or has the last word of a complete line.
 
-    ``raw`` yields lines with their numbers. If several files are read as one, ``files`` has the first line number and
-    the name of each. ``left_out`` says whether there were too many relevant lines to keep.
+    ``raw`` yields all lines with their numbers. If several files are read as one, ``files`` has the first line number
+    and the name of each. ``left_out`` says whether there were too many relevant lines to keep.
     """
 
     def __init__(self, raw: Callable[[], Iterable[tuple[int, bytes]]]) -> None:
         self.raw, self.cut = raw, False
         self.files: tuple[tuple[int, str], ...] = ()
-        self.total: int | None = None  # lines of the files, where some were left out
+        self.total: int | None = None  # number of lines of the files, if some were left out
         self.left_out = False
         hosts: dict[tuple[int, int], set[str]] = defaultdict(set)
         self.blank, last = True, b"\n"
@@ -164,7 +165,7 @@ def joined(parts: Sequence[tuple[str, Lines]]) -> Lines:
 
 
 def read_lines(path: Path) -> Lines:
-    """Reads NCCL's lines of a file. BadInput if it cannot be read or is empty."""
+    """Reads the lines of NCCL in a file. BadInput if the file cannot be read or is empty."""
     lines = Lines(partial(_lines_of_file, path)) if is_plain_file(path) else nccl_lines(read_bytes(path, BadInput))
     if lines.blank:
         raise BadInput(f"{path}: empty; valid: what NCCL prints with NCCL_DEBUG=INFO")
@@ -183,12 +184,12 @@ def _lines_of_file(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def nccl_lines(data: bytes) -> Lines:
-    """NCCL's lines of a file's content."""
+    """The lines of NCCL in a file's content."""
     return Lines(lambda: enumerate(BytesIO(data), start=1))
 
 
 def split_lines(lines: Iterable[str]) -> Lines:
-    """NCCL's lines among lines of text."""
+    """The lines of NCCL among lines of text."""
     return nccl_lines("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))
 
 
@@ -218,7 +219,7 @@ def as_line(line: str) -> PrintedLine:
     if warns:
         head, mark, text = line.rpartition(_WARNS)
         if text.startswith(("Cuda failure", "Call to ")) and (place := _PLACE.search(head)):
-            text = f"{text.rstrip()} ({place[0]})"  # which says what it was for
+            text = f"{text.rstrip()} ({place[0]})"  # says what the line was for
     return PrintedLine(_thread(head), text, warns) if mark else PrintedLine(UNKNOWN, line)
 
 
@@ -232,7 +233,7 @@ def in_record(line: str) -> str:
         if field is None and not line.startswith("{"):
             return line
         record = {_TEXTS[0]: json.loads(field[1])} if field else json.loads(line)
-        records = [record, *record.values()] if isinstance(record, dict) else []  # 12 is JSON, too, and no record
+        records = [record, *record.values()] if isinstance(record, dict) else []  # "12" is JSON, too, but not a record
         text = next((each[key] for each in records if isinstance(each, dict) for key in _TEXTS if key in each), None)
         if isinstance(text, str):
             return text.rstrip("\r\n")
@@ -241,7 +242,8 @@ def in_record(line: str) -> str:
 
 @lru_cache(4096)
 def _thread(head: str) -> Thread:
-    # the last of each: a line that broke into another starts anew, and a launcher's time may look like a prefix
+    # the last match of each: a line that broke into another one starts anew, and a launcher's time may look like a
+    # prefix
     prefixes = _PREFIX.findall(head)
     if not prefixes:
         return UNKNOWN

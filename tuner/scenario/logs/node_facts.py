@@ -23,7 +23,8 @@ _VENDORS = {1: CPU_VENDORS[0], 2: CPU_VENDORS[1], 3: CPU_VENDORS[2]}
 
 
 def count(reading: Reading) -> int | None:
-    """Number of nodes: from the user, from a printed line, or derived from the ring; None if nothing says it."""
+    """The number of nodes: from the user, from a printed line, or derived from the ring; None if none of these has
+    it."""
     assert reading.group is not None
     if reading.given.nodes is not None:
         return reading.given.nodes
@@ -63,10 +64,10 @@ def of_nodes(
 
 
 def _add_fallbacks(logs: list[RankLog]) -> None:
-    """Adds the graphs that NCCL uses if it says that it found none: one channel in the order of GPUs.
+    """If NCCL says that it found no graph, adds the one that it uses instead: one channel in the order of GPUs.
 
-    This is only done for one node: with several, the adapters are not known (ncclTopoCompute, src/graph/search.cc,
-    v2.28.9-1).
+    This is only done for one node, because with several nodes the adapters are not known (ncclTopoCompute,
+    src/graph/search.cc, v2.28.9-1).
     """
     missing = {pattern for log in logs for pattern in log.fallback_patterns}
     for log in logs:
@@ -81,7 +82,7 @@ def _by_node(reading: Reading, count: int | None) -> list[list[RankLog]]:
 
     Local ranks are enough if all ranks are shown and consecutive, or if all nodes have the same size.
     """
-    logs = sorted(reading.logs, key=lambda log: log.rank or 0)  # whoever logs first, rank 0's node is the first
+    logs = sorted(reading.logs, key=lambda log: log.rank or 0)  # rank 0's node is the first, whichever rank logs first
     hosts = list(dict.fromkeys(log.thread.host for log in logs))
     joined = any(log.mnnvl for log in logs)
     fabrics = list(dict.fromkeys(log.fabric for log in logs)) if joined else []
@@ -141,7 +142,8 @@ def _graphs(reading: Reading, logs: list[RankLog], path_types: Sequence[str], la
         graphs, doubts = graphs_of_rank(log.graphs, latency_us)
         reading.notes.extend([doubt for doubt in doubts if doubt not in reading.notes])
         searched += [graphs] if graphs else []
-    names = dict.fromkeys(name for graphs in searched for name in graphs)  # one not printed is the others'
+    # A graph that is not printed is the same as the others'
+    names = dict.fromkeys(name for graphs in searched for name in graphs)
     weakest = {
         name: init.weakest([graphs[name] for graphs in searched if name in graphs], path_types) for name in names
     }
@@ -149,7 +151,7 @@ def _graphs(reading: Reading, logs: list[RankLog], path_types: Sequence[str], la
 
 
 def _placed(topology: Topology | None, local_ranks: int | None, hosts: int | None) -> tuple[int, ...] | None:
-    """The GPU in the topology of each local rank, host by host if the topology describes one host; None if not
+    """The GPU in the topology of each local rank, host by host if the topology describes one host; None if this is not
     known."""
     if topology is None or local_ranks is None:
         return None
@@ -258,8 +260,8 @@ def _cpu(printed: tuple[int, int]) -> tuple[str | None, str | None]:
 def graphs_of_rank(printed: Sequence[PrintedGraph], latency_us: float) -> tuple[Graphs, list[str]]:
     """A rank's graphs by name, including those without a channel, and sentences on what is uncertain about them.
 
-    ``latency_us`` is the latency of the network, which no line says. NCCL prints the graphs of ring, tree, CollNet and
-    NVLS in this order (initTransportsRank, src/init.cc, v2.18.1-1 to v2.30.7-1).
+    ``latency_us`` is the latency of the network, which no line of a log contains. NCCL prints the graphs of ring, tree,
+    CollNet and NVLS in this order (initTransportsRank, src/init.cc, v2.18.1-1 to v2.30.7-1).
     """
     graphs: dict[str, Graph] = {}
     doubts: list[str] = []
@@ -270,7 +272,7 @@ def graphs_of_rank(printed: Sequence[PrintedGraph], latency_us: float) -> tuple[
         pattern = Pattern(line.pattern)
         name = _NAMES.get(pattern, "collnet_chain" if "tree" in graphs else "tree")
         graphs[name] = _graph(line, pattern, latency_us, doubts)
-    if "collnet_chain" in graphs:  # one graph for both up to 2.21
+    if "collnet_chain" in graphs:  # up to 2.21 there is one graph for both
         graphs.setdefault("collnet_direct", graphs["collnet_chain"])
     return graphs, doubts
 
@@ -300,7 +302,7 @@ def _graph(line: PrintedGraph, pattern: Pattern, latency_us: float, doubts: list
 
 
 def bandwidth_gbs(text: str) -> tuple[float, bool]:
-    """The float32 that NCCL printed as ``text`` with six decimals, and whether no other value is possible.
+    """The float32 value that NCCL printed as ``text`` with six decimals, and whether no other value is possible.
 
     A search finds a speed of its table, which has at most two decimals. If NCCL duplicates channels, the speed is
     divided by a whole number (ncclTopoCompute and ncclTopoDupChannels, src/graph/search.cc, v2.28.9-1). Any other
@@ -315,13 +317,13 @@ def bandwidth_gbs(text: str) -> tuple[float, bool]:
     return float(nearest), all(f"{value:f}" != text for value in neighbours)
 
 
-# NCCL's own networks set no latency (src/transport/net_ib.cc, net_socket.cc); plugins may.
+# NCCL's own networks report no latency (src/transport/net_ib.cc, net_socket.cc); plugins may.
 _NETWORKS_WITHOUT_LATENCY = ("IB", "Socket")
 
 
 def network_latency_us(reading: Reading, nodes: int | None) -> float | None:
-    """The network's latency in us: the user's; 0 if it has no effect or NCCL's own network is used; None if it is not
-    known."""
+    """The latency of the network in us: the user's value; 0 if it has no effect or if NCCL's own network is used; None
+    if it is not known."""
     if reading.given.net_latency_us is not None:
         return reading.given.net_latency_us
     networks = {
@@ -335,8 +337,8 @@ def network_latency_us(reading: Reading, nodes: int | None) -> float | None:
 
 
 def slowest_gbs(reading: Reading, nccl: Release | None, nodes: Sequence[NodeFacts]) -> float | None:
-    """The bandwidth of the slowest path as the user says it. If the user does not, None; if it has an effect, it is
-    then added to ``needed``."""
+    """The bandwidth of the slowest path, from the user. Without it the result is None, and if the bandwidth has an
+    effect it is added to ``needed``."""
     if reading.given.net_gbs is None and nccl is not None and _counts(nccl, nodes):
         reading.needed.append(spelled(_SLOWEST))
     return reading.given.net_gbs
@@ -352,9 +354,8 @@ def check_slowest(nccl: Release, nodes: Sequence[NodeFacts], net_gbs: float | No
 
 
 def _counts(nccl: Release, nodes: Sequence[NodeFacts]) -> bool:
-    """Whether the slowest path has an effect: it has one for NVLS on Blackwell, in some releases with three or more
-    nodes, in others on ARM.
-    """
+    """Whether the slowest path has an effect. It has one for NVLS on Blackwell, in some releases with three or more
+    nodes, in others on ARM."""
     if not any("nvls" in (node.graphs or {}) for node in nodes):
         return False
     blackwell = any(value >= 100 for node in nodes for value in node.comp_caps or ())

@@ -1,8 +1,7 @@
-"""Reads NCCL's lines into records: what each rank printed while it made a communicator, and the choices printed later.
+"""Converts NCCL's lines to records: what each rank printed while it made a communicator, and the choices printed later.
 
-Every line is read by itself, and belongs to the communicator that its thread was making, so that lines of ranks and
-hosts may come in any order. Sources are named at the expressions. If releases print a line differently, all forms are
-read.
+Every line is read by itself and belongs to the communicator that its thread was making, so lines of ranks and hosts may
+come in any order. Sources are named at the expressions. If releases print a line differently, all forms are read.
 """
 
 import re
@@ -45,21 +44,22 @@ _VERSION = expression(r"NCCL version (\d+\.\d+\.\d+)(?:\+cuda(\d+)\.(\d+))?")
 _NO_SYMBOL = expression(r"dlv?sym failed on (\w+) - (\S*lib\w+\.so\S*?):")  # src/misc/mlx5dvsymbols.cc
 MOST_SYMBOLS = 3
 _RCCL = expression(r"RCCL version (?:: )?(\S+)")  # AMD's
-_OF_RCCL = expression(r"\bRCCL |librccl|\[RINGS\]")  # lines of it alone, where that with the version is missing
+# Lines that only RCCL prints, in case the line with its version is missing
+_OF_RCCL = expression(r"\bRCCL |librccl|\[RINGS\]")
 # PyTorch, torch/csrc/distributed/c10d: ProcessGroupNCCL.cpp, and NCCLUtils.cpp with ncclGetLastError
 _TIMED_OUT = expression(
     r"[Rr]ank ?(\d+)\].*(?:Watchdog c|C)aught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
     r"(?:, NumelIn=(\d+), NumelOut=(\d+))?"
 )
 _AT_WORK = expression(r"[Rr]ank ?(\d+)\].* work(?: sequence id)?: (\d+),? (?:PG status: )?last enqueued (?:NCCL )?work")
-# NCCL's last error where a launcher or a person joined the lines, or left out the one that announces it.
+# NCCL's last error, in case a launcher or a person joined the lines or left out the one that announces it.
 _ERROR_INSIDE = expression(
     r"Last error: +(?P<error>\S.*?)(?: {3}| Exception raised|$)"
     r"|log entry \(may be unrelated\) '(?P<entry>.+?)'\.?(?:;|\s|$)"  # XLA
 )
 _OF_CHILD = expression(r"exitcode|traceback : Signal")  # lines of torchrun's report
 _CHILD = expression(r"(?:^|\s)(host|rank)\s{2,}: (\S+)")  # torch/distributed/elastic/multiprocessing/errors
-_PROCESS_GROUP = expression(r"\[PG (?:ID )?(\S+)(?: PG GUID ([^\]]+))? Rank \d+\]")  # its GUID is the same on all ranks
+_PROCESS_GROUP = expression(r"\[PG (?:ID )?(\S+)(?: PG GUID ([^\]]+))? Rank \d+\]")  # the GUID is the same on all ranks
 # src/graph/search.cc, ncclTopoPrintGraph; "speed" up to 2.17
 _PATTERN = expression(
     r"Pattern (\d+), crossNic (\d+), nChannels (\d+), (?:bw|speed) ([\d.]+)/([\d.]+), type (\w+)/(\w+), "
@@ -92,8 +92,9 @@ _NVLINK = expression(r"\+ NVL\[[\d.]+\] - GPU/(\S+)")
 # src/transport/p2p.cc, shm.cc, net.cc: a connection and its way; src/graph/connect.cc: the ring of a channel
 _VIA = expression(r"Channel \d+(?:/\d+)? : (\d+)\[\S+\] -> \d+\[\S+\] (?:\[(send|receive)\] )?via (NET/.+?/\d\S*|\S+)")
 _RING = expression(r"^Channel (\d+)/(\d+) :((?:\s+\d+)+)\s*$")
-_TREES = expression(r"^Trees((?: \[\d+\] \S+->\d+->[-\d/]+)+)")  # src/init.cc; of one rank, up to where the line is cut
-_TREE = expression(r"\[(\d+)\] ([-\d/]+)->(\d+)->(-?\d+)")  # up to 2.7 with its way down behind a bar
+# Src/init.cc, for one rank, up to where the line is cut
+_TREES = expression(r"^Trees((?: \[\d+\] \S+->\d+->[-\d/]+)+)")
+_TREE = expression(r"\[(\d+)\] ([-\d/]+)->(\d+)->(-?\d+)")  # up to 2.7 with its way down after a bar
 _NVLS_HEAD = expression(r"^NVLS Head +(\d+):((?: +\d+)+)\s*$")  # src/graph/connect.cc, up to 20 nodes
 _FALLBACK = expression(r"Could not find a path for pattern (\d+), falling back to simple order")  # src/graph/search.cc
 _P2P = expression(r"(?:intraNodeP2pSupport|isAllDirectP2p) ([01])")  # src/init.cc; the second from 2.27 on
@@ -107,7 +108,7 @@ _FAULTS = {
     "NET/IB": "NCCL found no device: none is up, or the container has no /dev/infiniband",
 }
 _NO_GDR = expression(r"GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']+)'(?: \((.+?)\))?")  # src/transport/net.cc
-# src/graph/paths.cc, ncclTopoCheckGdr: numbers of path types, the second of NCCL_NET_GDR_LEVEL
+# src/graph/paths.cc, ncclTopoCheckGdr: numbers of path types; the second is that of NCCL_NET_GDR_LEVEL
 _FAR = expression(r"GPU Direct RDMA Disabled for GPU \S+ / HCA \S+ \(distance (\d+) >=? (\d+)\)")
 _RETURNED = expression(r"^(\S+\.(?:cc|c|h|cu):\d+) -> ([1-6])\b")  # src/include/checks.h, NCCLCHECK and those like it
 _CONFIG = expression(r"Comm config ([\w ]+?) set to (\S+)")  # src/init.cc
@@ -117,7 +118,7 @@ _ADDED = expression(r"NET/OFI Adding (NCCL_\w+)=(\S+) to environment")
 _STEPPED_BACK = expression(r"NCCL_OFI_TUNER is not available|OFI_TUNER.*[Ff]all(ing)? ?back")
 _DMABUF = expression(r"DMA-BUF is available on GPU device")
 _GDR_OFF = expression(r"NET/\S+ (.*disabling GDR.*|Need to force simple protocol: GDR not supported)")
-# src/plugin: a library that was named and is not there, or has no plugin of that kind in it
+# src/plugin: a library that was named but does not exist, or contains no plugin of that kind
 _NO_PLUGIN = expression(
     r"\b(NET|TUNER|PROFILER)/Plugin: (?:"
     r"No plugin found(?: \((?P<named>[^)]*)\))?|Could not find: ?(?P<names>.+?)\s*$"
@@ -136,11 +137,11 @@ MOST_DEVICES = 100_000
 _RESULTS = expression(r"^#\s+(?:size\s+count\s+type\b|out-of-place\s+in-place\b)")
 _RESULT_ROW = expression(rf"^\s+\d+\s+\d+\s+(?:{TYPES})\s+\w+\s+-?\d")
 
-# Algorithms of a block of the table whose header is missing: three a block, in NCCL's order.
+# Algorithms of a block of the table whose header is missing: three per block, in NCCL's order.
 ALGORITHMS_PER_BLOCK = 3
 
 
-TreePlace = tuple[int | None, tuple[int, ...]]  # parent and children of a rank
+TreePlace = tuple[int | None, tuple[int, ...]]  # the parent and the children of a rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,53 +167,54 @@ class Block:
     rows: dict[Collective, list[tuple[str, str]]] = field(default_factory=dict)
 
     def names(self, index: int) -> list[str]:
-        """Names of the block's algorithms; for a block without names, those that NCCL prints in block number
-        ``index``."""
+        """The names of the block's algorithms. For a block without names, these are the ones that NCCL prints in block
+        number ``index``."""
         first = index * ALGORITHMS_PER_BLOCK
         return self.algorithms or [a.name for a in list(Algorithm)[first : first + ALGORITHMS_PER_BLOCK]]
 
 
 @dataclass(slots=True)
 class RankLog:
-    """Facts that one rank printed while it made one communicator; None for what the rank did not print."""
+    """The facts that one rank printed while it made one communicator; None for what it did not print."""
 
     thread: Thread
     comm: str | None = None
-    group: str | None = None  # the same for all ranks of a communicator: commId, or which split
+    group: str | None = None  # the same for all ranks of a communicator: its commId, or the number of the split
     rank: int | None = None
     ranks: int | None = None
     nodes: int | None = None
-    local_ranks: int | None = None  # of its node
+    local_ranks: int | None = None  # number of ranks of its node
     local_rank: int | None = None
     mnnvl: bool = False
-    fabric: tuple[str, str] | None = None  # cluster and clique of its GPU, whether NCCL uses them or not
+    fabric: tuple[str, str] | None = None  # cluster and clique of its GPU, whether or not NCCL uses them
     fabric_state: int | None = None  # nvmlGpuFabricState_t
     fabric_health: int | None = None  # nvmlGpuFabricInfoV_t.healthMask
     fabric_line: int = 0
-    clique_ranks: int | None = None  # that NVLink joins with it
+    clique_ranks: int | None = None  # number of ranks that NVLink joins with it
     graphs: list[PrintedGraph] = field(default_factory=list)
     ring_gpus: int | None = None
-    ring_has_adapters: bool | None = None  # whether its ring goes to adapters, and so to other nodes
-    cpus: list[tuple[int, int]] = field(default_factory=list)  # arch, vendor
-    hosts: set[str] = field(default_factory=set)  # of its node, by the numbers that CPUs have
+    ring_has_adapters: bool | None = None  # whether its ring uses adapters, and so reaches other nodes
+    cpus: list[tuple[int, int]] = field(default_factory=list)  # architecture and vendor
+    hosts: set[str] = field(default_factory=set)  # hosts of its node, by the numbers that CPUs have
     system: bool = False
-    max_gbs: float | None = None  # the most that a GPU of the system has to another or to an adapter
-    bridge_gbs: float | None = None  # of its slowest PCI switch or bridge
+    max_gbs: float | None = None  # the most bandwidth from a GPU of the system to another GPU or an adapter
+    bridge_gbs: float | None = None  # bandwidth of its slowest PCI switch or bridge
     nvswitch: bool = False
-    nvswitch_gbs: float | None = None  # of a GPU's NVLinks to them
-    device: int | None = None  # of its GPU, as its process numbers them
-    bus_id: int | None = None  # of its GPU, as NCCL packs it into a number
-    line: int = 0  # that says its rank first
-    gpu: str | None = None  # the last of its node's GPUs that the system lists
-    linked: dict[str, set[str]] = field(default_factory=dict)  # by GPU of its node, those that NVLink leads to
+    nvswitch_gbs: float | None = None  # bandwidth of a GPU's NVLinks to NVSwitches
+    device: int | None = None  # number of its GPU in the process
+    bus_id: int | None = None  # bus id of its GPU, packed into a number as NCCL does
+    line: int = 0  # number of the first line that has its rank
+    gpu: str | None = None  # the last GPU of its node that the system lists
+    # For each GPU of its node, the GPUs to which NVLinks lead
+    linked: dict[str, set[str]] = field(default_factory=dict)
     table: list[Block] = field(default_factory=list)
     thresholds: tuple[str, ...] | None = None
-    channels: tuple[str, str | None] | None = None  # coll, nvls
+    channels: tuple[str, str | None] | None = None  # channels for collectives and for NVLS
     collnet_channels: int | None = None
     channels_line: int = 0
     config: dict[str, str] = field(default_factory=dict)
-    fallback_patterns: list[int] = field(default_factory=list)  # of graphs that the search did not find
-    started: bool = False  # whether the line is there that begins its making
+    fallback_patterns: list[int] = field(default_factory=list)  # patterns of graphs that the search did not find
+    started: bool = False  # whether the log has the line that begins the creation of its communicator
     complete: bool = False
 
     @property
@@ -234,9 +236,9 @@ class LoggedCall:
 
 
 class TimedOut(NamedTuple):
-    """A collective for which PyTorch's watchdog timed out; numbers of elements are None if they are not printed."""
+    """A collective for which PyTorch's watchdog timed out. Numbers of elements are None if they are not printed."""
 
-    number: int  # of the call in its process group
+    number: int  # number of the call in its process group
     collective: str
     numel_in: int | None
     numel_out: int | None
@@ -244,7 +246,7 @@ class TimedOut(NamedTuple):
 
 
 class LastCall(NamedTuple):
-    """The last call that a thread began on a communicator; ``number`` is the one that NCCL gives it."""
+    """The last call that a thread began on a communicator; ``number`` is NCCL's number of the call."""
 
     number: int
     collective: str
@@ -254,7 +256,7 @@ class LastCall(NamedTuple):
 
 
 class DeviceLine(NamedTuple):
-    """A rank and its GPU as nccl-tests lists them; None for what older versions do not print."""
+    """A rank and its GPU in the list of nccl-tests; None for what older versions do not print."""
 
     rank: int
     pid: int | None
@@ -273,7 +275,7 @@ class DiagnosticLine(NamedTuple):
 
 
 class ChoiceLine(NamedTuple):
-    """A choice, the thread that printed it, and the thread's calls since its previous choices.
+    """A choice, the thread that printed it, and the calls of that thread since its previous choices.
 
     ``batch`` is the same for all choices that follow the same calls; 0 if no line shows calls.
     """
@@ -288,70 +290,75 @@ class ChoiceLine(NamedTuple):
 class NcclLog:
     """Everything that was read from a log."""
 
-    versions: dict[str, None] = field(default_factory=dict)  # in order of appearance
+    versions: dict[str, None] = field(default_factory=dict)  # in the order in which they appear
     releases_of: dict[tuple[str, int], set[str]] = field(
         default_factory=dict
-    )  # by process, as far as its line has a prefix; two where it has two libraries
+    )  # releases by process, if the line has a prefix; two if a process has two libraries
     missing_symbols: dict[str, tuple[int, list[str]]] = field(default_factory=dict)  # by library, with the first line
-    rccl: str | None = None  # the version of AMD's library, where it wrote the log
+    rccl: str | None = None  # version of AMD's library, if that wrote the log
     ranks: list[RankLog] = field(default_factory=list)
-    calls: Counter[tuple[Thread, LoggedCall]] = field(default_factory=Counter)  # how often, in order of appearance
+    # The number of times, in the order in which they appear
+    calls: Counter[tuple[Thread, LoggedCall]] = field(default_factory=Counter)
     choices: list[ChoiceLine] = field(default_factory=list)
     symmetric: list[tuple[Thread, str]] = field(default_factory=list)
     environment: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict)  # by process
-    setting_lines: dict[str, int] = field(default_factory=dict)  # by variable or setting of a program, the first
+    # The first line of each variable or setting of a program
+    setting_lines: dict[str, int] = field(default_factory=dict)
     plugin_settings: dict[str, str] = field(default_factory=dict)  # variables that a network plugin sets itself
     networks: dict[tuple[str, int], str] = field(default_factory=dict)
     network_lines: dict[str, int] = field(default_factory=dict)  # by network
-    adapters: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by host, as NCCL's own network uses them
-    interfaces: dict[str, None] = field(default_factory=dict)  # of IP, that NCCL's sockets use
+    adapters: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by host, those that NCCL's own network uses
+    interfaces: dict[str, None] = field(default_factory=dict)  # IP interfaces that NCCL's sockets use
     speeds_mbps: dict[tuple[str, str], int] = field(default_factory=dict)  # by host and adapter
-    instance: str | None = None  # a cloud's name of the machine, where a network plugin says it
-    multicast: set[bool] = field(default_factory=set)  # whether GPUs can NVLS, as each rank says it
-    devices: dict[int, str] = field(default_factory=dict)  # GPU names by rank, as nccl-tests lists them
+    instance: str | None = None  # a cloud's name for the machine, if a network plugin prints it
+    multicast: set[bool] = field(default_factory=set)  # whether GPUs can run NVLS, as each rank says
+    devices: dict[int, str] = field(default_factory=dict)  # GPU names by rank, from the list of nccl-tests
     device_lines: list[DeviceLine] = field(default_factory=list)
-    cuda: tuple[int, int] | None = None  # that the library was built for
-    warnings: dict[str, PrintedLine] = field(default_factory=dict)  # by its text, the first line that has it
+    cuda: tuple[int, int] | None = None  # CUDA version that the library was built for
+    warnings: dict[str, PrintedLine] = field(default_factory=dict)  # the first line with each text, by the text
     timed_out: dict[int, TimedOut] = field(default_factory=dict)  # by rank
-    process_groups: dict[tuple[int, int], str] = field(default_factory=dict)  # of what timed out: by rank and number
+    # Process groups of the calls that timed out, by rank and number
+    process_groups: dict[tuple[int, int], str] = field(default_factory=dict)
     diagnostics: list[DiagnosticLine] = field(default_factory=list)
-    transports: dict[str, int] = field(default_factory=dict)  # connections by their way
+    transports: dict[str, int] = field(default_factory=dict)  # number of connections of each kind
     rings: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by channel, as rank 0 prints them
-    ring_channels: dict[Thread, int] = field(default_factory=dict)  # how many there are, by the thread that says it
+    ring_channels: dict[Thread, int] = field(default_factory=dict)  # number of rings, by the thread that prints it
     trees: dict[int, dict[int, TreePlace]] = field(default_factory=dict)  # by channel and rank
-    nvls_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by head, its rank on each node
-    adapters_of_ranks: dict[int, set[int]] = field(default_factory=dict)  # over which a rank sends
+    nvls_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)  # for each head, its rank on each node
+    adapters_of_ranks: dict[int, set[int]] = field(default_factory=dict)  # the adapters over which each rank sends
     p2p_support: bool | None = None  # inside a node
     tuner_plugins: dict[str, str] = field(
         default_factory=dict
-    )  # that NCCL uses: by name, the file that a variable names
-    tuner_file: str | None = None  # that a variable names, whether a tuner is in it or not
+    )  # plugins that NCCL uses, by name, with the file that a variable names
+    tuner_file: str | None = None  # the file that a variable names, whether or not it contains a tuner
     stepped_back: int | None = None  # the line in which the tuner leaves the choice to NCCL
-    no_plugin: dict[str, tuple[str, int]] = field(default_factory=dict)  # by kind: what NCCL says, and the line
-    dma_buf: bool = False  # GPUs' memory is given to adapters without nvidia-peermem
-    gpudirect_off: str | None = None  # why a network plugin does not use it
-    aws_release: str | None = None  # of aws-ofi-nccl
-    tuner_product: str | None = None  # the product name that its tuner depends on
+    no_plugin: dict[str, tuple[str, int]] = field(default_factory=dict)  # by kind: what NCCL prints, and the line
+    dma_buf: bool = False  # adapters get access to GPU memory without nvidia-peermem
+    gpudirect_off: str | None = None  # why a network plugin does not use GPUDirect RDMA
+    aws_release: str | None = None  # release of aws-ofi-nccl
+    tuner_product: str | None = None  # the product name on which its tuner depends
     network_faults: dict[str, str] = field(default_factory=dict)
-    gpudirect: dict[str, str | None] = field(default_factory=dict)  # by adapter, None if it works, else why it does not
-    direct_of_hosts: dict[str, set[bool]] = field(default_factory=dict)  # whether connections have GPUDirect RDMA
-    far_adapters: str | None = None  # how far an adapter is from its GPU for GPUDirect RDMA, and how far it may be
-    destroyed: set[tuple[tuple[str, int], str]] = field(default_factory=set)  # communicators, by process
+    gpudirect: dict[str, str | None] = field(default_factory=dict)  # by adapter: None if it works, else why it does not
+    # By host: whether connections have GPUDirect RDMA
+    direct_of_hosts: dict[str, set[bool]] = field(default_factory=dict)
+    far_adapters: str | None = None  # how far an adapter is from its GPU, and how far it may be for GPUDirect RDMA
+    destroyed: set[tuple[tuple[str, int], str]] = field(default_factory=set)  # communicators by process
     last_calls: dict[tuple[Thread, str], LastCall] = field(default_factory=dict)  # by thread and communicator
-    last_line: int = 0  # of NCCL's
-    result_rows: int | None = None  # of nccl-tests, None if it printed no head of its table
-    files: tuple[tuple[int, str], ...] = ()  # number of the first line and name of each, where several were read as one
+    last_line: int = 0  # number of NCCL's last line
+    result_rows: int | None = None  # rows of nccl-tests; None if it printed no header of its table
+    # Number of the first line and name of each file, if several were read as one
+    files: tuple[tuple[int, str], ...] = ()
     endings: list[EndingLine] = field(default_factory=list)  # how processes and jobs ended
-    returned: tuple[str, int] | None = None  # where a call of NCCL's own failed first, and ncclResult_t
+    returned: tuple[str, int] | None = None  # where one of NCCL's own calls failed first, and its ncclResult_t
 
     def place(self, line: int) -> str:
-        """The place of a line, for messages."""
+        """Where a line is, as a text for messages."""
         first, file = max((each for each in self.files if each[0] <= line), default=(1, ""))
         return f"{file}:{line - first + 1}" if len(self.files) > 1 else f"line {line}"
 
 
 def parse(lines: Iterable[PrintedLine]) -> NcclLog:
-    """Reads a log's lines into records; lines that are cut or say nothing of interest are skipped."""
+    """Converts a log's lines to records. Lines that are cut or say nothing of interest are skipped."""
     reader = _Reader()
     for line in lines:
         reader.read(line)
@@ -361,7 +368,7 @@ def parse(lines: Iterable[PrintedLine]) -> NcclLog:
 
 
 def sort_of(line: PrintedLine) -> Sort:
-    """Which lines of the same shape as this one are kept, if a log is read for its findings."""
+    """Says which lines of the same shape as this one are kept when a log is read for findings."""
     if line.warns:
         return Sort.EACH
     text = line.text
@@ -383,9 +390,9 @@ class _Reader:
         self._chosen: set[Thread] = set()
         self._batches: dict[Thread, int] = {}
         self._alike: dict[tuple[str, ...], LoggedCall] = {}
-        self._error_follows = False  # in the next line, without NCCL's prefix
-        self._child = dict[str, str]()  # of torchrun's report of a process that failed, so far
-        self._first_child = False  # the report of the one that failed first is next
+        self._error_follows = False  # the error is in the next line, which does not have NCCL's prefix
+        self._child = dict[str, str]()  # what was read so far of torchrun's report of a failed process
+        self._first_child = False  # torchrun's report of the process that failed first comes next
 
     def read(self, line: PrintedLine) -> None:
         if self._error_follows and line.thread is UNKNOWN:
@@ -408,9 +415,8 @@ class _Reader:
                 return
 
     def _rank_log(self, line: PrintedLine, fresh: bool = False) -> RankLog:
-        """The record of the communicator that the line's thread is making; a ``fresh`` line starts another one if the
-        last is complete.
-        """
+        """The record of the communicator that the line's thread is making. A ``fresh`` line starts another record if
+        the last one is complete."""
         current = self._making.get(line.thread)
         if current is None or (fresh and current.complete):
             current = self._making[line.thread] = RankLog(line.thread)
@@ -450,7 +456,7 @@ class _Reader:
             self.warning(line._replace(text=match[0].strip()))
 
     def retried(self, line: PrintedLine, match: re.Match[str]) -> None:
-        if match[1] == match[2]:  # the last try; NCCL prints it at INFO
+        if match[1] == match[2]:  # NCCL prints the last try at INFO
             self.warning(line)
 
     def child(self, line: PrintedLine, match: re.Match[str]) -> None:
@@ -469,7 +475,7 @@ class _Reader:
             return own
         self._first_child = False
         began = endings.CAUSE if own.role == endings.CAUSE else endings.OPENING
-        self.log.endings[:] = [  # the others followed: torchrun itself ends them, by SIGTERM and then SIGKILL
+        self.log.endings[:] = [  # the others followed, because torchrun itself ends them, by SIGTERM and then SIGKILL
             replace(each, role=endings.ECHO)
             if each.role in (began, endings.OPENING) and _OF_CHILD.match(each.text)
             else each
@@ -492,7 +498,7 @@ class _Reader:
         if "- Destroy COMPLETE" in line.text or "- Abort COMPLETE" in line.text:
             self.log.destroyed.add((line.thread.process, match[1]))
         if not (nodes or starts or completes):
-            return  # of another stage of its life
+            return  # this belongs to another stage of the process
         current = self._rank_log(line, fresh=starts)
         if current.comm not in (None, match[1]):
             del self._making[line.thread]
@@ -571,10 +577,11 @@ class _Reader:
 
     def pattern(self, line: PrintedLine, match: re.Match[str]) -> None:
         pattern, cross_nic, channels, intra, inter, type_intra, type_inter, same = match.groups()
-        if "XGMI" in (type_intra, type_inter):  # the links of AMD's GPUs, where the line with the version is missing
+        if "XGMI" in (type_intra, type_inter):  # links of AMD's GPUs, in case the line with the version is missing
             self.of_rccl(line, match)
         current = self._rank_log(line, fresh=True)
-        if current.graphs and pattern == "4":  # each rank starts with its ring: its lines before this are missing
+        # Each rank starts with its ring, so the lines before this one are missing
+        if current.graphs and pattern == "4":
             del self._making[line.thread]
             current = self._rank_log(line)
         current.graphs.append(
@@ -604,7 +611,8 @@ class _Reader:
         block.rows[collective] = cells
 
     def _block(self, line: PrintedLine, has: Callable[[Block], bool]) -> Block:
-        """The block that a row belongs to: a new one if the last block already has that row, or there is no block."""
+        """The block of the table that a row belongs to: a new one if the last block already has such a row, or if there
+        is no block."""
         table = self._rank_log(line).table
         if not table or has(table[-1]):
             table.append(Block(None))
@@ -755,7 +763,8 @@ class _Reader:
             self.log.device_lines.append(DeviceLine(int(match[1]), pid, match[3], match[4], line.number))
 
 
-# In this order: the first expression that is found in a line reads it; looking for a part of it first saves time.
+# The first of these expressions that is found in a line reads it. Looking for a part of the expression first saves
+# time.
 _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Match[str]], None]]] = [
     (": opCount ", _CALL, _Reader.call),
     (" [Symmetric]: ", _SYMMETRIC, _Reader.symmetric),

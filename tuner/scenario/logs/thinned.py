@@ -1,4 +1,4 @@
-"""Reads logs of any size in bounded memory: lines that say nothing new are left out as they are read.
+"""Reads logs of any size in bounded memory: lines that say nothing new are dropped while the log is read.
 
 Lines that differ only in digits, or in letters of hexadecimal numbers, have the same shape, and most lines of a large
 log have a shape that was seen before. Lines of a shape that says nothing are dropped. If a shape repeats, such as calls
@@ -23,19 +23,19 @@ from tuner.scenario.logs import endings
 from tuner.scenario.logs.lines import KEPT, LOG, OF_RESULTS, STRIPPED, UNKNOWN, Lines, PrintedLine, as_line
 
 BLOCK_BYTES = 1 << 18
-MOST_LINE_BYTES = 1 << 16  # what is beyond this of a line is left out
-MOST_SHAPES = 50_000  # whose kind is remembered
-MOST_ALIKE = 200  # lines of a shape that repeats
-MOST_LATEST = 100_000  # threads and shapes whose last line is remembered
-MOST_LINES = 200_000  # that are kept in all, and as many more of those that are grave
-_NOTHING, _EACH = -1, -2  # instead of a number of lines so far
+MOST_LINE_BYTES = 1 << 16  # what a line has beyond this is left out
+MOST_SHAPES = 50_000  # most shapes whose kind is remembered
+MOST_ALIKE = 200  # most lines that are kept of a shape that repeats
+MOST_LATEST = 100_000  # most threads and shapes whose last line is remembered
+MOST_LINES = 200_000  # most lines that are kept in all, and most grave lines that are kept in addition
+_NOTHING, _EACH = -1, -2  # stand for all lines of a shape, instead of the number of lines so far
 _VARYING = b"0123456789abcdef"
-_STAMP = b"0123456789-:.TZ[]+, "  # what a time before a line is made of
+_STAMP = b"0123456789-:.TZ[]+, "  # characters of a time before a line
 _TEXT = bytes(each for each in range(256) if each in b"\t\n\r\x1b" or each >= 32)
-_MOST_BINARY = 0.02  # of a block's bytes; more are no text
+_MOST_BINARY = 0.02  # share of a block's bytes; with more, the file is not text
 _STEMS = tuple(stem.encode() for stem in endings.STEMS)
 _OF_TESTS = expression(f"{KEPT.pattern}|{OF_RESULTS.pattern}".encode())
-# Of a log whose lines are nearly all of different shapes, a line without any of these is taken to say nothing.
+# In a log whose lines nearly all have different shapes, a line without any of these marks is assumed to say nothing.
 _MARKS = (
     b"CCL", b"rror", b"CUDA", b"Xid", b"ignal", b"SIG", b"illed", b"OOM", b"CANCELLED", b"raceback", b"ault", b"bort",
     b"fail", b"vict", b"exit", b"erminat", b"ssertion", b"# ", b" sum ", b" none ", b"_perf",
@@ -54,7 +54,8 @@ class Sort(Enum):
 def read_thinned(
     path: Path, sort_of: Callable[[PrintedLine], Sort], progress: Callable[[int], None] = lambda read_bytes: None
 ) -> Lines:
-    """Reads the lines of a file that say something; ``sort_of`` decides from one line of each shape which are kept.
+    """Reads the lines of a file that say something. ``sort_of`` gets one line of each shape and decides which lines of
+    this shape are kept.
 
     ``progress`` is called with the number of bytes read since the last call. BadInput if the file cannot be read.
     """
@@ -78,7 +79,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _read(file: BinaryIO, kept: "_Kept", progress: Callable[[int], None]) -> None:
-    rest, skips = b"", False  # the line that a block ends in, and whether the rest of it is left out
+    rest, skips = b"", False  # the line in which a block ends, and whether the rest of that line is left out
     unpacked, most = 0, LOG.unpacked_bytes * factor() if isinstance(file, gzip.GzipFile) else None
     while block := file.read(BLOCK_BYTES):
         progress(len(block))
@@ -102,7 +103,7 @@ def _read(file: BinaryIO, kept: "_Kept", progress: Callable[[int], None]) -> Non
         skips = len(rest) > MOST_LINE_BYTES or (skips and not lines)
         if skips:
             kept.add([rest[:MOST_LINE_BYTES]], [rest[:MOST_LINE_BYTES].translate(None, _VARYING)])
-            kept.number -= 1  # its end is to come
+            kept.number -= 1  # the end of the line is still to come
             rest = b""
     if rest:
         kept.add_last(rest)
@@ -121,7 +122,7 @@ def _has_any(line: bytes, marks: Sequence[bytes]) -> bool:
 
 
 def _begin(line: bytes) -> int:
-    """Index in a line at which host, process and thread begin, after the prefixes of launchers and collectors."""
+    """The index in a line at which host, process and thread begin, after the prefixes of launchers and collectors."""
     return line.rfind(b" ", 0, line.rfind(b" [", 0, max(0, line.find(b"] NCCL")))) + 1
 
 
@@ -131,13 +132,13 @@ class _Kept:
     def __init__(self, sort_of: Callable[[PrintedLine], Sort]) -> None:
         self._sort_of = sort_of
         self._lines = list[tuple[int, bytes]]()
-        self._count = dict[bytes, int]()  # by shape, lines so far, or that nothing or each is kept
+        self._count = dict[bytes, int]()  # by shape: the number of lines so far, or that none or all are kept
         self._latest = dict[tuple[bytes, bytes], tuple[int, bytes]]()  # by thread and shape that repeats
         self._begun = set[int]()  # hashes of the lines that begin a communicator
         self._repeats = dict[bytes, bool]()  # by thread
-        self._follows = False  # the last line says that the next is an error
+        self._follows = False  # the last line says that the next one is an error
         self.number = 0
-        self.full = False  # whether lines that say something were left out
+        self.full = False  # lines that say something had to be left out
 
     def in_order(self) -> Iterator[tuple[int, bytes]]:
         """The lines in the order of their numbers, with their line ends."""
@@ -169,7 +170,7 @@ class _Kept:
                 repeats.add(shape)
         if repeats:
             self._keep_latest(lines, shapes, repeats, first)
-        at = 0 if self._follows else -1  # the line after one that says that the next is an error
+        at = 0 if self._follows else -1  # the line after one that says that the next one is an error
         for index in [index for index, shape in enumerate(shapes) if shape not in settled] if at else range(len(lines)):
             if at >= 0 and index > at and self._count.get(shapes[at]) == _NOTHING:
                 self._keep(first + at, lines[at])
@@ -190,7 +191,7 @@ class _Kept:
                 self._keep(number, line)
         elif seen == _EACH:
             if not self._keep(number, line):
-                self._count[shape] = _NOTHING  # of no line like it there will be room
+                self._count[shape] = _NOTHING  # there will be no room for lines like it
         elif seen < MOST_ALIKE:
             self._count[shape] = seen + 1 if self._keep(number, line) else MOST_ALIKE
         else:
@@ -200,7 +201,7 @@ class _Kept:
         """Remembers the last line of each thread for each shape that repeats."""
         at_begin = all(
             _begin(line) == 0 for line in (lines[0], lines[-1])
-        )  # nothing before the host, as far as it shows
+        )  # nothing precedes the host, as far as it shows
         threads = (
             [line[: line.find(b"] NCCL") + 1] for line in lines]
             if at_begin
@@ -233,7 +234,7 @@ class _Kept:
             self._count[shape] = {Sort.NOTHING: _NOTHING, Sort.EACH: _EACH}.get(sort, 1)
 
     def _keep(self, number: int, line: bytes) -> bool:
-        """Keeps a line, unless it is repeated; False if there is no room for lines like it."""
+        """Keeps a line unless it is repeated. Returns False if there is no room for lines like it."""
         self._follows = line.rstrip().endswith(b"Last error:")
         if (at := line.find(b"] NCCL")) >= 0 and self._is_repeated(line[:at].lstrip(_STAMP), line):
             return True

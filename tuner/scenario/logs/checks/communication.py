@@ -14,12 +14,14 @@ from tuner.scenario.logs.imported import Reading
 from tuner.scenario.logs.reader import PrintedGraph
 from tuner.scenario.notes import harmful
 
-FEW_CHANNELS = 4  # so many ask why there are no more
+FEW_CHANNELS = 4  # from this number down, the check asks why there are no more channels
 TUNER_CHOOSES = "diagnose.tuner_chooses"
 NO_GPUDIRECT = "diagnose.no_gpudirect"
-NEVER_NVLS = "Hopper and later with NVSwitches do"  # how it ends where the GPUs never have it
-SOCKET, GDRDMA = "Socket", "GDRDMA"  # of NCCL's own network, and in the names of plugins such as FastSocket
-SLOWEST_LINK_GBS = 0.7  # of a bridge above GPUs: PCIe 3.0 with one lane, as NCCL counts it
+NEVER_NVLS = "Hopper and later with NVSwitches do"  # end of the sentence for GPUs that never have NVLS
+# The name of NCCL's own network, which is also part of plugins' names such as FastSocket; and the mark of GPUDirect
+# RDMA
+SOCKET, GDRDMA = "Socket", "GDRDMA"
+SLOWEST_LINK_GBS = 0.7  # slowest real bridge above GPUs: PCIe 3.0 with one lane, in NCCL's count
 
 
 def spans_nodes(reading: Reading) -> bool | None:
@@ -64,7 +66,7 @@ def channels(shown: ShownByLog) -> Iterator[Finding]:
             "GPUs in their order, twice: P2P, shared memory or the PCIe links' speed are not as they should be"
         )
     if limits := [name for name in _LIMITS if variables.get(name, "") not in ("", "-2")]:
-        because += [f"{name}={variables[name]}" for name in limits]  # asked for, and had
+        because += [f"{name}={variables[name]}" for name in limits]  # the log has the channels that were requested
     several = spans_nodes(reading) is not False
     ring = next((graph for rank in reading.logs for graph in rank.graphs if graph.pattern == Pattern.Ring), None)
     if ring is not None and Pattern.Ring not in patterns:
@@ -78,7 +80,8 @@ def channels(shown: ShownByLog) -> Iterator[Finding]:
             because.append("the network is IP sockets, where a channel uses a whole adapter")
             weight = weight if weight is Severity.FAULT or spans_nodes(reading) is None else Severity.FAULT
     why = "; ".join(because) or "not shown: NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH prints the graphs that decide it"
-    if not because and {rank.local_ranks for rank in reading.logs} == {1}:  # as many as its adapters carry
+    # The number of channels that its adapters carry
+    if not because and {rank.local_ranks for rank in reading.logs} == {1}:
         weight = Severity.NOTE
     facts = {"channels": int(channels[0]), "why": why, "nvlink": ring is not None and ring.type_intra.startswith("NV")}
     yield Finding("diagnose.few_channels", weight, facts)
@@ -186,7 +189,7 @@ def network(shown: ShownByLog) -> Iterator[Finding]:
     yield Finding("diagnose.ip_sockets", severity, why)
 
 
-# Ends of a container engine's, a virtual machine's or a pod network's bridges; NCCL leaves out lo and docker alone.
+# Ends of names of bridges of container engines, virtual machines and pod networks; NCCL only leaves out lo and docker.
 _OF_ONE_HOST = expression(r"docker\d|virbr\d|lxcbr\d|podman\d|cni\d|(veth|cali|br-)[0-9a-f]{6}")
 
 

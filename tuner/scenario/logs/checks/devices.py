@@ -13,12 +13,13 @@ from tuner.scenario.logs.endings import ORDERLY, failures
 from tuner.scenario.logs.reader import NcclLog
 
 MOST_SHOWN = 8
-LAST_IN_ORDER = "2.21.5"  # whose AllGather by NVLS keeps the order of ranks on one node, nccl#1906
+# The last release whose AllGather by NVLS depends on the order of ranks on one node, nccl#1906
+LAST_IN_ORDER = "2.21.5"
 OF_NVLS = (Collective.AllGather, Collective.ReduceScatter)
 
 
 def single_ranks(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds processes that each made a communicator of one rank, as programs do that were built or started without
+    """Finds processes that each made a communicator of one rank, as happens if a program is built or started without
     MPI."""
     log = shown.reading.log
     made = [rank for rank in log.ranks if rank.ranks is not None]
@@ -30,7 +31,7 @@ def single_ranks(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def listed_alone(log: NcclLog) -> Iterator[Finding]:
-    """Finds the same (see :func:`single_ranks`) in nccl-tests' lists of devices, each of which has only a rank 0."""
+    """Finds the same as :func:`single_ranks` in nccl-tests' lists of devices, each of which then only has a rank 0."""
     processes = {(each.host, each.pid) for each in log.device_lines}
     if {each.rank for each in log.device_lines} == {0} and len(processes) > 1:
         yield Finding("diagnose.single_ranks", Severity.FAULT, {"processes": len(processes)})
@@ -42,8 +43,8 @@ def gpu_twice(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def listed_twice(log: NcclLog) -> Iterator[Finding]:
-    """Finds the same (see :func:`gpu_twice`) in NCCL's lines and in nccl-tests' list of devices. MIG instances of a
-    GPU, which share a bus id, do not count."""
+    """Finds the same as :func:`gpu_twice` in NCCL's lines and in nccl-tests' list of devices. MIG instances of a GPU,
+    which share a bus id, do not count."""
     places: dict[tuple[str, str, str], dict[int, int]] = defaultdict(dict)
     for rank in log.ranks:
         if None not in (rank.rank, rank.bus_id, rank.group) and rank.thread.host and not rank.complete:
@@ -55,7 +56,8 @@ def listed_twice(log: NcclLog) -> Iterator[Finding]:
     for (_, host, bus_id), ranks in places.items():
         if len(ranks) > 1:
             found.setdefault((host, tuple(sorted(ranks))), (bus_id, min(ranks.values())))
-    severity = Severity.UNLIKE if log.result_rows else Severity.FAULT  # which it then took, as from 2.30.3 on it may
+    # NCCL accepted it, which is possible from 2.30.3 on
+    severity = Severity.UNLIKE if log.result_rows else Severity.FAULT
     for (host, numbers), (bus_id, line) in list(found.items())[:1]:
         facts = {"host": host, "ranks": list(numbers), "bus_id": bus_id, "line": line, "place": log.place(line)}
         yield Finding("diagnose.gpu_twice", severity, {**facts, "more": len(found) - 1 or None})
@@ -75,7 +77,8 @@ def newer_than_release(shown: ShownByLog) -> Iterator[Finding]:
         "capability": f"{newest // 10}.{newest % 10}",
     }
     needs = gpus.first_cuda(newest)
-    runs = bool(log.result_rows) or any(each.role == ORDERLY for each in log.endings)  # a build of one's own
+    # A build that the user made runs there
+    runs = bool(log.result_rows) or any(each.role == ORDERLY for each in log.endings)
     if log.cuda is not None and log.cuda < needs and not runs:
         of_cuda = {"cuda": f"{log.cuda[0]}.{log.cuda[1]}", "needs": f"{needs[0]}.{needs[1]}"}
         yield Finding("diagnose.newer_gpu", Severity.FAULT, facts | of_cuda)
@@ -147,7 +150,7 @@ def _used_by(
 
 
 def libraries(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds libraries of adapters that lack a symbol that NCCL looks for: a note, or more if the job failed."""
+    """Finds that a library of adapters lacks a symbol for which NCCL looks: a note, or more if the job failed."""
     log = shown.reading.log
     severity = Severity.UNLIKE if failures(log.endings) else Severity.NOTE
     for library, (line, symbols) in log.missing_symbols.items():
@@ -156,7 +159,7 @@ def libraries(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def rings(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds that the log shows fewer rings than its lines say exist."""
+    """Finds that the log shows fewer rings than its own lines say."""
     log = shown.reading.log
     of = max(log.ring_channels.values(), default=0)
     if log.rings and len(log.rings) < of and len(log.ring_channels) == 1:

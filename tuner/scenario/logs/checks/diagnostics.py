@@ -10,7 +10,7 @@ from tuner.base.findings import Finding, Severity
 from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.reader import DiagnosticLine
 
-# What a result says, by its text: NCCL tags all but good ones INFO. Read from libnccl.so.2 2.32.3.
+# What a result means, by its text; NCCL tags all but good results INFO. Read from libnccl.so.2 2.32.3.
 _FAULTS = expression(
     r"\bmismatch\b|differ across ranks|uncorrected volatile errors on|inactive link|inconsistent link speeds|"
     r"check: failed on|>30% off median|only \d+/\d+ GPU-to-GPU|peer-memory import failed|\bXid \d|\bSXid \d"
@@ -28,7 +28,8 @@ MOST_PAIRS = 4
 
 
 def diagnostics(shown: ShownByLog) -> Iterator[Finding]:
-    """Findings on the checks that NCCL ran: faults with their ranks and remedy, then what NCCL could not check."""
+    """Findings about the checks that NCCL ran itself: faults with their ranks and remedy, then what NCCL could not
+    check."""
     by_check: dict[str, list[DiagnosticLine]] = defaultdict(list)
     for each in shown.reading.log.diagnostics:
         by_check[each.check].append(each)

@@ -1,4 +1,5 @@
-"""The check of where a log ends: in an orderly way, after the start or before that, and what its ranks do then."""
+"""The check of where a log ends: in an orderly way, after the start or before it; and what its ranks were doing at that
+time."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ ORDERLY_ENDS = {
     "nccl_tests_end": "the closing lines of nccl-tests",
     "slurm_completed": "Slurm's accounting says that it completed",
 }
-MOST_WAITS = 3  # times that an engine says that it waits, above which a long compilation is no reason
+MOST_WAITS = 3  # if an engine reports more often that it waits, a long compilation is not the reason
 _NO_P2P = expression(r"GeForce RTX (4|5)0\d\d")
 
 
@@ -62,8 +63,8 @@ def end(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _without_init(log: NcclLog) -> list[str]:
-    """What a log without lines of NCCL_DEBUG_SUBSYS=INIT shows of the time after a communicator's start; empty for
-    other logs."""
+    """For a log without lines of NCCL_DEBUG_SUBSYS=INIT, what it shows of the time after a communicator's start; empty
+    for other logs."""
     if any(rank.comm is not None or rank.channels is not None for rank in log.ranks) or log.networks or log.rings:
         return []
     graphs = any(rank.graphs or rank.system for rank in log.ranks)
@@ -83,7 +84,7 @@ def _says_little(log: NcclLog) -> bool:
 
 
 def _orderly(log: NcclLog) -> str | None:
-    """A phrase on the log's orderly end; None if it has none."""
+    """A phrase about the log's orderly end; None if the log does not end in an orderly way."""
     for each in log.endings:
         if each.role == ORDERLY:
             return ORDERLY_ENDS[each.kind]
@@ -108,7 +109,8 @@ def p2p_on_geforce(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _unfinished(group: CommunicatorLines, log: NcclLog) -> Finding | None:
-    """Finds ranks for which the log does not show that the creation of their communicator ended, or even began."""
+    """Finds ranks for which the log does not show that the creation of their communicator ended, or even that it
+    began."""
     began = [each for each in group.logs if each.started]
     if not began:
         return None
@@ -129,7 +131,7 @@ def _unfinished(group: CommunicatorLines, log: NcclLog) -> Finding | None:
     lacking = any(
         len(ranks) < (each.local_ranks or 0) for ranks in by_host.values() for each in ranks if not each.mnnvl
     )
-    alone = len(processes) == 1 and len(_processes(log)) == 1  # one rank's own log
+    alone = len(processes) == 1 and len(_processes(log)) == 1  # the log of one rank
     if lacking and not alone:
         return Finding("diagnose.ends_without_ranks", Severity.UNKNOWN, {"ranks": _numbers(began), "of": group.ranks})
     return None

@@ -1,7 +1,7 @@
-"""Checks for requests that NCCL did not follow: compares variables and a program's configuration with the log.
+"""Checks whether NCCL did what was requested: compares variables and a program's configuration with the log.
 
-These checks report settings that NCCL did not follow, settings that disabled more than they name, and GPU fabrics in a
-bad state. Other checks report what a setting costs that NCCL followed.
+These checks report settings that NCCL did not follow, settings that disabled more than their name says, and GPU fabrics
+in a bad state. What a setting costs that NCCL followed is reported by other checks.
 """
 
 from collections import defaultdict
@@ -14,20 +14,20 @@ from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.reader import RankLog
 
 FABRIC_STATES = ("not supported", "not started", "in progress", "completed")  # nvmlGpuFabricState_t
-NO_FABRIC = ("0.0", "0")  # cluster and clique of a GPU without one
-# nvmlGpuFabricInfoV_t.healthMask, nvml.h: two bits each, of which 1 is true and 2 is false
+NO_FABRIC = ("0.0", "0")  # cluster and clique of a GPU that is in no fabric
+# nvmlGpuFabricInfoV_t.healthMask, nvml.h: each field has two bits; 1 means true, 2 means false
 HEALTH = ("degraded bandwidth", "route recovery", "an unhealthy route", "recovery of access timeouts")
 TRUE = 1
-MISCONFIGURED_AT, RIGHT = 8, (0, 1)  # four bits: not supported, none, and kinds of a wrong configuration
+MISCONFIGURED_AT, RIGHT = 8, (0, 1)  # a field of four bits: not supported, no problem, and kinds of wrong configuration
 MISCONFIGURED = {2: "another system GUID", 3: "another chassis", 4: "no partition", 5: "too few NVLinks"}
 NO_PLUGIN = ("none", "")
 PLUGINS = {"NET": "NCCL_NET_PLUGIN", "TUNER": "NCCL_TUNER_PLUGIN", "PROFILER": "NCCL_PROFILER_PLUGIN"}
 MOST_NAMED = 4
-NVLS_IF_POSSIBLE = "NCCL_NVLS_ENABLE=2"  # the default: nothing is asked for
+NVLS_IF_POSSIBLE = "NCCL_NVLS_ENABLE=2"  # the default, with which nothing is requested
 
 
 def _line(shown: ShownByLog, *names: str) -> int | None:
-    """Number of the first line that mentions any of these settings; None if no line does."""
+    """The number of the first line that mentions any of these settings; None if no line does."""
     lines = shown.reading.log.setting_lines
     return min((lines[name] for name in names if name in lines), default=None)
 
@@ -37,8 +37,8 @@ def _is_on(value: str | None) -> bool:
 
 
 def fabric(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds NVLink fabrics that GPUs have not registered with, that are not healthy, or that span hosts but are not
-    used between these."""
+    """Finds GPUs that have not registered with their NVLink fabric, fabrics that are not healthy, and fabrics that span
+    hosts but are not used between them."""
     ranks = [each for each in shown.reading.logs if each.fabric is not None]
     unregistered = [each for each in ranks if each.fabric_state in (1, 2)]
     if unregistered:
@@ -55,7 +55,7 @@ def fabric(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _ill(mask: int) -> list[str]:
-    """Phrases for what is wrong according to a health mask."""
+    """Phrases about what is wrong according to a health mask."""
     found = [what for at, what in enumerate(HEALTH) if mask >> 2 * at & 3 == TRUE]
     wrong = mask >> MISCONFIGURED_AT & 15
     if wrong not in RIGHT:
@@ -86,7 +86,8 @@ def _unused(shown: ShownByLog, ranks: Sequence[RankLog]) -> Iterator[Finding]:
     facts: dict[str, object] = {"hosts": len(hosts[several]), "fabric_line": ranks[0].fabric_line}
     for name in ("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE"):
         if shown.variables.get(name) == "0":
-            # who switches NVLink between hosts off means it; who switches an allocator off may not know what it takes
+            # a user who turns NVLink between hosts off knows it; a user who turns an allocator off may not know what it
+            # disables
             obeyed = name == "NCCL_MNNVL_ENABLE"
             facts |= {"setting": f"{name}=0", "line": _line(shown, name)}
             severity = Severity.UNLIKE if obeyed else Severity.FAULT
@@ -114,7 +115,8 @@ def collnet(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def nvls(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds that NVLS was requested but is off, or was named for several nodes, on which NVLSTree runs instead."""
+    """Finds that NVLS was requested but is off, or that NVLS was requested on several nodes, where NVLSTree runs
+    instead."""
     variables, log = shown.variables, shown.reading.log
     algorithms = [each.strip().upper() for each in variables.get("NCCL_ALGO", "").replace(";", ",").split(",")]
     named = any(each.rpartition(":")[2].startswith("NVLS") for each in algorithms)
@@ -182,7 +184,8 @@ def adapters(shown: ShownByLog) -> Iterator[Finding]:
     facts: dict[str, object] = {"setting": f"NCCL_IB_HCA={value}", "line": _line(shown, "NCCL_IB_HCA")}
     merged = [part for name in used for part in name.split("+")]
     if not exact:
-        # mlx5_1 takes mlx5_10 as well: a prefix that is an adapter's whole name hardly meant the others
+        # mlx5_1 also matches mlx5_10; a prefix that equals the whole name of an adapter probably was not meant for the
+        # others
         more = sorted(
             {name for name in merged for each in named if name != each and name.startswith(each) and each in merged}
             - set(named)

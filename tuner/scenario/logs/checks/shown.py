@@ -1,4 +1,4 @@
-"""The input of the checks of a log."""
+"""The input of each check of a log."""
 
 from collections.abc import Mapping
 
@@ -10,11 +10,11 @@ from tuner.scenario.logs.imported import Reading
 
 @dataclass(frozen=True, slots=True)
 class ShownByLog:
-    """A log and the communicator that is examined.
+    """The log and the communicator that a check examines.
 
     ``reading.log`` has the facts of all lines, ``reading.logs`` those of the communicator's ranks. ``variables`` are
-    the environment variables that the log or the user says. ``channels`` are the printed numbers of channels for
-    collectives and for NVLS, and ``nccl`` is the release; each is None if it is not known.
+    the environment variables from the log or the user. ``channels`` are the printed numbers of channels for collectives
+    and for NVLS, and ``nccl`` is the release; each is None if it is not known.
     """
 
     reading: Reading
@@ -24,5 +24,5 @@ class ShownByLog:
 
 
 def in_words(text: str, severity: Severity = Severity.FAULT) -> Finding:
-    """A finding that consists only of a sentence."""
+    """A finding that consists of a sentence only."""
     return Finding("diagnose.in_words", severity, {"text": text})

@@ -10,11 +10,13 @@ from tuner.scenario.logs.reader import NcclLog, TimedOut
 
 MOST_PLACES = 6
 MOST_RANKS = 4
-UNEVEN = ("ALLTOALL", "GATHER", "SCATTER", "SEND", "RECV", "COALESCED")  # whose ranks may have different numbers
+# Collectives whose ranks may have different sizes
+UNEVEN = ("ALLTOALL", "GATHER", "SCATTER", "SEND", "RECV", "COALESCED")
 
 
 def timeouts(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds ranks that waited in different collectives or with different sizes, or else that some rank is missing."""
+    """Finds ranks that waited in different collectives or with different sizes; if there are none, finds that some rank
+    is missing."""
     log = shown.reading.log
     if not log.timed_out:
         return
@@ -65,9 +67,10 @@ def _by_call(log: NcclLog) -> dict[tuple[str, int, str], list[tuple[int, TimedOu
     at = {rank: (each.number, each.collective) for rank, each in log.timed_out.items()}
     likely = {at.get(rank): group for (rank, _), group in said_of.items()}
     for rank, each in sorted(log.timed_out.items()):
-        group = said_of.get((rank, each.number)) or likely.get(at[rank], "")  # of a rank that ended before it said it
+        # The process group of a rank that ended before it reported it
+        group = said_of.get((rank, each.number)) or likely.get(at[rank], "")
         found[group, each.number, each.collective].append((rank, each))
-    for (rank, number), group in said_of.items():  # that say the number alone
+    for (rank, number), group in said_of.items():  # these lines only have the number
         call = next((key for key in found if key[:2] == (group, number)), None)
         if rank not in log.timed_out and call is not None:
             found[call].append((rank, found[call][0][1]._replace(numel_in=None, numel_out=None)))
@@ -77,9 +80,8 @@ def _by_call(log: NcclLog) -> dict[tuple[str, int, str], list[tuple[int, TimedOu
 def _unequal(
     calls: Sequence[tuple[int, TimedOut]],
 ) -> tuple[list[int], TimedOut, list[int], TimedOut] | None:
-    """The two groups of ranks whose sizes differ, each with a call, the smaller group first; None if all sizes are
-    equal, or may differ.
-    """
+    """The two groups of ranks whose sizes differ, each with one of its calls, the smaller group first; None if all
+    sizes are equal, or are allowed to differ."""
     if any(part in calls[0][1].collective.upper().replace("ALLGATHER", "") for part in UNEVEN):
         return None
     by_size: dict[tuple[int | None, int | None], list[int]] = defaultdict(list)

@@ -22,7 +22,7 @@ RESULTS = (  # ncclResult_t, src/nccl.h.in
 
 
 def warnings(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds every warning except those that another finding explains; equal warnings are one finding."""
+    """Finds every warning that no other finding explains; equal warnings make one finding."""
     log = shown.reading.log
     fell_back = shown.channels is not None and any(rank.fallback_patterns for rank in shown.reading.logs)
     alike: dict[str, list[PrintedLine]] = {}
@@ -36,7 +36,7 @@ def warnings(shown: ShownByLog) -> Iterator[Finding]:
         del alike[text]
     if log.returned is not None and not alike:
         where, number = log.returned
-        follows = bool(log.timed_out or failures(log.endings))  # as a communicator's calls fail once it is aborted
+        follows = bool(log.timed_out or failures(log.endings))  # a communicator's calls fail after it was aborted
         severity = Severity.NOTE if follows else Severity.FAULT
         yield Finding("diagnose.nccl_returned", severity, {"result": RESULTS[number], "where": where})
     ranks = {each.thread.process: each.rank for each in log.ranks}
