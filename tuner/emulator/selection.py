@@ -43,8 +43,8 @@ from tuner.release.standing import refuse_not_read
 
 MULTICAST = (Algorithm.NVLS, Protocol.Simple)
 IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
-LISTS = ("NCCL_ALGO", "NCCL_PROTO")  # variables that leave some algorithms and protocols out
-CHUNK = 1 << 15  # sizes at a time: the arrays of a chunk stay in the processor's cache
+LISTS = ("NCCL_ALGO", "NCCL_PROTO")  # variables that exclude some algorithms and protocols
+CHUNK = 1 << 15  # sizes that are computed at a time, so that the arrays stay in the processor's cache
 MAX_BYTES = 2**62
 
 
@@ -71,22 +71,22 @@ class Picks(Framed):
 
     @property
     def stored(self) -> tuple[NDArray[Any], ...]:
-        """The arrays as they are stored, in the order of the constructor."""
+        """The arrays in the form in which they are stored, in the order of the constructor."""
         return self.bytes, self.algorithm, self.protocol, self.time_us, self._channels, self._threads
 
     @property
     def channels(self) -> NDArray[np.int64]:
-        """Channels of each launch, [size]."""
+        """The number of channels of each launch, [size]."""
         return self._channels.astype(np.int64, copy=False)
 
     @property
     def threads(self) -> NDArray[np.int64]:
-        """Threads of a block of each launch, [size]."""
+        """The threads of a block of each launch, [size]."""
         return self._threads.astype(np.int64, copy=False)
 
     @property
     def combinations(self) -> NDArray[np.int64]:
-        """Algorithm and protocol of each size as one number, an index into ``ALGO_PROTOS``."""
+        """The algorithm and protocol of each size as one number, an index into ``ALGO_PROTOS``."""
         return self.algorithm.astype(np.int64) * len(Protocol) + self.protocol
 
     def algo_protos(self) -> list[AlgoProto]:
@@ -101,14 +101,15 @@ class Picks(Framed):
 class Selection:
     """Answers for one communicator. ``sizes`` are NCCL's nBytes, 1 to 2**62: an integer or an array of them.
 
-    ``near`` is the selection of a similar communicator: the sizes at which its candidates change their order are tried
-    first for this communicator, too. That changes no answer.
+    ``near`` is the selection of a similar communicator. The sizes at which its candidates change their order are tried
+    first for this communicator, too, which saves time and changes no answer.
     """
 
     def __init__(self, communicator: Comm, near: "Selection | None" = None) -> None:
         self.communicator = communicator
         self.near = near
-        self.turns: dict[Request, SizeArray] = {}  # sizes at which the order of candidates changes, where it was asked
+        # Sizes at which the order of candidates changes, for requests where this was computed
+        self.turns: dict[Request, SizeArray] = {}
         self._refusals: dict[Request, dict[Algorithm, str | None]] = {}
         self._usable: dict[Request, dict[AlgoProto, Float]] = {}
         self._asks_a_tuner = False
@@ -175,10 +176,11 @@ class Selection:
         )
 
     def ranked(self, request: Request, sizes: SizeArray) -> tuple[FloatArray, NDArray[np.int64]]:
-        """:meth:`times_us`, and NCCL's own picks on the classic path as indices into ``ALGO_PROTOS``, an array [size].
+        """The result of :meth:`times_us`, and NCCL's own picks on the classic path as indices into ``ALGO_PROTOS``, an
+        array [size].
 
-        Each time is computed only once; launches are computed only if they may move a pick or be refused. Errors:
-        NoAlgorithm, BadInput.
+        Each time is computed only once; launches are computed only if they may move a pick or be refused. Raises
+        NoAlgorithm and BadInput.
         """
         times_us = self.times_us(request, sizes)
         communicator = self.communicator
@@ -223,7 +225,7 @@ class Selection:
         return bool(request.symmetric) or (asked and without_windows)
 
     def _protocols(self, nbytes: SizeArray) -> ClassicProtocol:
-        """A function that returns the classic path's protocol at one of these sizes; None if nothing runs.
+        """A function that returns the protocol of the classic path at one of these sizes, or None if nothing runs.
 
         It computes all sizes at once.
         """
@@ -232,7 +234,7 @@ class Selection:
         def of_all(request: Request) -> dict[int, Protocol] | None:
             try:
                 protocols = self._classic_pick(request, nbytes).protocol
-            except NoAlgorithm:  # for some of them
+            except NoAlgorithm:  # some sizes have no algorithm
                 return None
             return dict(zip(nbytes.tolist(), map(Protocol, protocols.tolist()), strict=True))
 
@@ -262,11 +264,12 @@ class Selection:
         return self._classic_pick(request, nbytes)
 
     def classic_pick(self, request: Request, sizes: ArrayLike) -> Picks:
-        """The picks of the classic path, also at sizes at which NCCL bypasses it. Errors: NoAlgorithm, BadInput."""
+        """The picks of the classic path, also at sizes at which NCCL bypasses it. Raises NoAlgorithm and BadInput."""
         return self._classic_pick(request, size_array(sizes))
 
     def pick_with_costs(self, request: Request, sizes: ArrayLike) -> tuple[Picks, FloatArray]:
-        """:meth:`pick` and :meth:`cost_table` of sizes that stay on the classic path, each time computed once."""
+        """The results of :meth:`pick` and :meth:`cost_table`, for sizes that stay on the classic path; each time is
+        computed once."""
         nbytes = size_array(sizes)
         table_us = self.cost_table(request, nbytes)
         return self.model_pick(request, nbytes, table_us), table_us
@@ -277,12 +280,12 @@ class Selection:
 
     @cached_property
     def alone(self) -> "Selection":
-        """The selection without the communicator's tuner."""
+        """The same selection without the communicator's tuner."""
         if self.communicator.tuner is None:
             return self
         other = Selection(replace(self.communicator, tuner=None))
         other._asks_a_tuner = True
-        other.take_tables(self)  # a tuner reaches no number of these
+        other.take_tables(self)  # a tuner affects none of these numbers
         return other
 
     def tuner_answers(self, request: Request, nbytes: SizeArray) -> TunerAnswers:
@@ -335,7 +338,8 @@ class Selection:
             for count in np.unique(named).tolist():
                 at = of_cell[named == count]
                 channels[at], threads[at] = self.launched_by_tuner(request, nbytes[at], ALGO_PROTOS[cell], count)
-            # The tuner's cell is 0; what NCCL had computed says more, if it had a time (through 2.21 it may have none).
+            # The tuner's cell has the time 0. The time that NCCL had computed says more, if there is one (up to 2.21
+            # there may be none).
             own_us = self._cell_us(request, ALGO_PROTOS[cell], MessageSizes(nbytes[of_cell]))
             time_us[of_cell] = np.where(own_us < 0, NEVER_US, own_us)
         if left.any():
@@ -376,11 +380,11 @@ class Selection:
             raise NoAlgorithm(why).cured(*(Remedy("env", None, name) for name in lists))
         candidates = list(bandwidths)
         multicast = registered.multicast_channels(self.communicator, self.tables_of(request.collective), request)
-        if self._asks_a_tuner:  # NCCL then takes no notice of NCCL_CTA_POLICY
+        if self._asks_a_tuner:  # NCCL then ignores NCCL_CTA_POLICY
             multicast = None
-        # The table has no times of Ring's backup.
+        # The table has no times for Ring's backup.
         known = table_us if self._reason(request, candidates[0]) is None else None
-        # NCCL_CTA_POLICY may move a pick to what is no candidate.
+        # NCCL_CTA_POLICY may move a pick to a cell that is not a candidate.
         algo_protos = candidates if multicast is None or MULTICAST in candidates else [*candidates, MULTICAST]
         calls = [self._call(request, algo_proto) for algo_proto in algo_protos]
         of_algorithm, of_protocol = np.array(algo_protos, np.int8).T
@@ -441,10 +445,11 @@ class Selection:
         )
 
     def steps(self, request: Request, size: int, algo_proto: AlgoProto) -> list[trace.TraceStep]:
-        """Steps in which the model computes the numbers of a cell that this call may use, for one size.
+        """The steps in which the model computes the numbers of a cell that this call may use, for one size.
 
-        In this order: latency, bandwidth, latency and bandwidth corrected for this size, time, and the channels and
-        threads of the cell if it is picked. BadInput for a size out of range, or a cell that :meth:`excluded` names.
+        The order is: latency, bandwidth, latency and bandwidth corrected for this size, time, and the channels and
+        threads that the cell has if it is picked. BadInput for a size out of range, or a cell that :meth:`excluded`
+        names.
         """
         of_model, of_calls = self._computation(request, algo_proto)
         with trace.tracing(self.communicator.release.read_as) as seen:
@@ -453,7 +458,7 @@ class Selection:
         return seen
 
     def steps_of_sizes(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> list[trace.Steps]:
-        """:meth:`steps` of several sizes at once, as arrays [size]."""
+        """The result of :meth:`steps` for several sizes at once, as arrays [size]."""
         nbytes = size_array(sizes)
         of_model = self.steps_of_model(request, len(nbytes), algo_proto)
         return [*of_model, *self.steps_of_calls(request, nbytes, algo_proto)]
@@ -551,7 +556,8 @@ class Selection:
         return "algSelection of the call leaves it out" if self._deselected(request, algo_proto) else None
 
     def _not_a_candidate(self, request: Request, algorithm: Algorithm) -> str | None:
-        """Reason why these calls may not use the algorithm at any protocol and size; computed once per request."""
+        """The reason why these calls may not use the algorithm with any protocol at any size; computed once per
+        request."""
         if (known := self._refusals.get(request)) is None:
             rules = self.communicator.rules.candidate
             known = self._refusals[request] = {
@@ -594,16 +600,16 @@ def size_array(sizes: ArrayLike) -> SizeArray:
     if values.size and (values.min() < 1 or values.max() > MAX_BYTES):
         raise BadInput(f"sizes: {values.min()} to {values.max()} bytes; valid: 1 to 2**62")
     if values.dtype == np.int64:
-        return values.view(np.uint64)  # none is below 1
+        return values.view(np.uint64)  # no size is below 1
     return values.astype(np.uint64, copy=False)
 
 
 def whole_numbers(sizes: ArrayLike) -> NDArray[np.integer]:
     """Sizes in bytes as an array of one dimension, of any value. BadInput unless they are integers."""
     values = np.atleast_1d(np.asarray(sizes))
-    if values.dtype.kind == "U":  # as the command line takes them
+    if values.dtype.kind == "U":  # texts, as the command line passes them
         values = np.array([size for text in values.ravel().tolist() for size in size_list(text)])
-    if values.ndim != 1 or (values.size and values.dtype.kind not in "ui"):  # NumPy takes [] for floats
+    if values.ndim != 1 or (values.size and values.dtype.kind not in "ui"):  # NumPy makes a float array of []
         raise BadInput(
             f"sizes: expected integers in one dimension, 1 to 2**62, got {values.dtype} of shape {values.shape}"
         )
@@ -611,7 +617,7 @@ def whole_numbers(sizes: ArrayLike) -> NDArray[np.integer]:
 
 
 def _by_choice(best: NDArray[np.int8]) -> Iterator[tuple[int, Any]]:
-    """Each choice that occurs, in order, with an index (a mask or a slice) of the sizes that have it."""
+    """Each choice that occurs, in order, with an index (a mask or a slice) for the sizes that have it."""
     occurring = np.flatnonzero(np.bincount(best)).tolist()
     for index in occurring:
         yield index, best == index if len(occurring) > 1 else slice(None)
@@ -631,7 +637,7 @@ class Pick(Choice):
 
 
 def of_picks(picks: Picks) -> list[Pick]:
-    """The picks as records, one per size."""
+    """The picks as records, one for each size."""
     columns = picks.algorithm, picks.protocol, picks.channels, picks.threads, picks.time_us
     return [
         Pick(Algorithm(algorithm), Protocol(protocol), int(channels), int(threads), shortest(time_us))

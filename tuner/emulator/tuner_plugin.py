@@ -15,11 +15,11 @@ from tuner.base.names import Protocol as Proto
 from tuner.base.numerics import FloatArray, SizeArray
 from tuner.emulator.request import Request
 
-if TYPE_CHECKING:  # it has one of these
+if TYPE_CHECKING:  # communicators have a tuner
     from tuner.emulator.communicator import Comm
 
-OWN = -1  # instead of a cell: the tuner leaves the choice to NCCL
-CHUNKS_SINCE = 6  # the interface from which on NCCL asks for chunk sizes
+OWN = -1  # used instead of a cell: the tuner leaves the choice to NCCL
+CHUNKS_SINCE = 6  # the first interface with which NCCL asks for chunk sizes
 IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
 
 
@@ -38,7 +38,8 @@ class TunerQuestion:
     usable: Collection[AlgoProto] = ()
 
     def ignored(self, algo_proto: AlgoProto) -> NDArray[np.bool_]:
-        """Mask [size] of the sizes at which NCCL ignores the cell; all of them if the release lacks the algorithm."""
+        """The sizes at which NCCL ignores the cell, as a mask [size]; all of them if the release does not have the
+        algorithm."""
         if algo_proto in self.usable:
             return np.zeros(self.nbytes.shape, np.bool_)
         if algo_proto[0] >= self.communicator.release.limits.algorithms:
@@ -90,21 +91,21 @@ class ChunkQuestion:
 
 
 class TunerPlugin(Protocol):
-    """A loaded tuner."""
+    """The interface of a loaded tuner."""
 
     @property
     def title(self) -> str:
-        """Name and version, as headings say them: ``aws-ofi-nccl 1.21.1``."""
+        """The name and version, as in headings: ``aws-ofi-nccl 1.21.1``."""
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """NCCL's variables that come with the tuner; they apply unless they are set already."""
+        """The NCCL variables that come with the tuner; they apply unless they are set already."""
 
     def answers(self, question: TunerQuestion) -> TunerAnswers:
         """The tuner's cells and channels, as NCCL uses them. BadInput for parts of the tuner that are not emulated."""
 
     def breaks(self, communicator: "Comm", request: Request) -> Sequence[int]:
-        """Sizes in bytes between which its answers do not change, or change once."""
+        """The sizes in bytes between which its answers change at most once."""
 
     def may_flicker(self, communicator: "Comm", request: Request) -> bool:
         """Whether its answers may change from byte to byte, so that they cannot be described as ranges of sizes."""

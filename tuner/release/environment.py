@@ -131,8 +131,9 @@ def by_collective(text: str, variable: str, elements: type[IntEnum], collective:
 
 @GRAMMARS(Source("src/graph/tuning.cc", "parseList", since="2.18.1"))
 def one_list(text: str, variable: str, elements: type[IntEnum], collective: Collective) -> dict[IntEnum, bool]:
-    """The names that one list ``a,b`` or ``^a,b`` allows for all collectives. Unknown names are ignored; an empty list
-    allows nothing.
+    """The names that one list ``a,b`` or ``^a,b`` allows for all collectives.
+
+    Unknown names are ignored; an empty list allows nothing.
 
     Source: parseList, src/graph/tuning.cc, v2.23.4-1.
     """

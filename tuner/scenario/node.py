@@ -30,18 +30,19 @@ if TYPE_CHECKING:
     from tuner.graphs import SearchRequest
     from tuner.scenario.oracle_configuration import OracleConfiguration
 
-MOST_RANKS = 640  # of a node, each of which is a GPU to NCCL: NCCL_TOPO_MAX_NODES (src/include/graph.h, v2.30.7-1)
+# Most ranks of a node, each of which NCCL counts as a GPU: NCCL_TOPO_MAX_NODES (src/include/graph.h, v2.30.7-1)
+MOST_RANKS = 640
 GRAPH_FILE = "NCCL_GRAPH_FILE"
 MERGE_PORTS = "NCCL_IB_MERGE_NICS"
 
 
 class _Source(NamedTuple):
-    text: str  # XML as libnccl reads it
+    text: str  # XML in the form that libnccl reads
     topology: Topology
 
 
 class ResolvedNode:
-    """Equal nodes, which only ``scenario`` describes. Each part is read when it is first needed."""
+    """Equal nodes, described by nothing but ``scenario``. Each part is read when it is first needed."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -52,7 +53,7 @@ class ResolvedNode:
         self._parts: dict[bool, tuple[tuple[int, ...], ...]] = {}
 
     def with_nodes(self, nodes: int) -> "ResolvedNode":
-        """The same kind with ``nodes`` nodes; what was already read and computed is kept."""
+        """The same kind with ``nodes`` nodes. What was already read and computed is kept."""
         return self.described_by(replace(self.scenario, nodes=nodes))
 
     def described_by(self, scenario: Scenario) -> "ResolvedNode":
@@ -65,14 +66,14 @@ class ResolvedNode:
 
     @property
     def trays(self) -> int | None:
-        """How many trays of each node are used, if the machine is an NVLink domain; None for a host."""
+        """The number of trays of each node that are used, if the machine is an NVLink domain; None for a host."""
         machine = self.scenario.machine
         has = None if machine is None else catalogue.load(machine).trays
         return self.scenario.trays or has
 
     @property
     def hosts(self) -> int:
-        """Number of hosts of all nodes of this kind."""
+        """The number of hosts of all nodes of this kind."""
         return self.nodes * (self.trays or 1)
 
     @property
@@ -83,8 +84,8 @@ class ResolvedNode:
 
     @cached_property
     def gpus(self) -> int:
-        """Number of GPUs used per node (for trays, per tray): as described, or all. BadInput if there are fewer than
-        described."""
+        """The number of GPUs used per node (for trays, per tray): as described, or all. BadInput if there are fewer
+        than described."""
         have, wanted = len(self.topology.gpus), self.scenario.gpus_per_node
         gpus = have if wanted is None else wanted
         if not 1 <= gpus <= have:
@@ -97,13 +98,13 @@ class ResolvedNode:
 
     @cached_property
     def gpu_of_rank(self) -> tuple[int, ...]:
-        """The GPU that each rank of the node is on.
+        """The GPU on which each rank of the node is.
 
         BadInput if several ranks are on one GPU and NCCL refuses that.
         """
         per_gpu = self.scenario.ranks_per_gpu
         if per_gpu is None:
-            dumped = self._own.topology.gpu_of_rank  # other hardware has the same GPUs
+            dumped = self._own.topology.gpu_of_rank  # changed hardware has the same GPUs
             placed = tuple(gpu for gpu in dumped if gpu < self.gpus) or tuple(range(self.gpus))
         else:
             if per_gpu > max(1, MOST_RANKS // self.gpus):
@@ -122,8 +123,8 @@ class ResolvedNode:
 
     @property
     def sharing(self) -> str:
-        """A phrase on how many ranks share each GPU, which follows the number of GPUs; empty if each rank has its own
-        GPU."""
+        """A phrase that says how many ranks share each GPU, to follow the number of GPUs; empty if each rank has its
+        own GPU."""
         if not self.shares_gpus:
             return ""
         counts = set(Counter(self.gpu_of_rank).values())
@@ -131,7 +132,7 @@ class ResolvedNode:
 
     @property
     def topology(self) -> Topology:
-        """Topology of one node. BadInput if the scenario describes none, BadTopology if it cannot be read."""
+        """The topology of one node. BadInput if the scenario describes none, BadTopology if it cannot be read."""
         return self._changed.topology
 
     @property
@@ -149,7 +150,8 @@ class ResolvedNode:
         if (parts := len(self.parts(several))) > 1:
             raise BadInput(f"NCCL treats {self.name} as {parts} nodes here; only pick and explain answer that")
         searched, net_gbs = self._searched(several)
-        dumped = self.scenario.graphs is not None  # of a run with CollNet, where its graphs are there
+        # The dumped graphs come from a run with CollNet if they contain CollNet's graphs
+        dumped = self.scenario.graphs is not None
         links = None if dumped else partial(self._links, several)
         firsts = None if dumped else partial(first_ranks, self.for_search, self.nccl, several)
         reduces = self.network_reduces or (dumped and any(name in searched for name in graphs.COLLNET_GRAPHS))
@@ -165,7 +167,7 @@ class ResolvedNode:
     def _links(self, several: bool) -> PeerLinks:
         from tuner.graphs.graphs import peer_links
 
-        if several not in self._peer_links:  # every size asks
+        if several not in self._peer_links:  # needed again for every size
             self._peer_links[several] = peer_links(self.for_search(several), self.nccl)
         return self._peer_links[several]
 
@@ -197,8 +199,8 @@ class ResolvedNode:
         return rules is not None and rules.leaks and self.merges_adapters()
 
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
-        """The node's ranks in each node that NCCL makes of it (mostly one). ``several``: the communicator has other
-        nodes."""
+        """The ranks of the node in each node that NCCL makes of it (mostly one). ``several``: the communicator has
+        other nodes."""
         if several not in self._parts:
             known = self.scenario.graphs is not None or self.searched_before(several) is not None
             whole = (self._every_rank,)
@@ -221,11 +223,11 @@ class ResolvedNode:
 
     @cached_property
     def without_graphs(self) -> Node:
-        """The node as input for the emulator, without what the search finds."""
+        """The node as input for the emulator, without what the search would find."""
         return self.of_ranks(self._every_rank)
 
     def of_ranks(self, ranks: Sequence[int]) -> Node:
-        """A node for the emulator that consists of these ranks, without what the search finds."""
+        """A node for the emulator that consists of these ranks, without what the search would find."""
         nets, used_gpus = self.topology.nets, sorted({self.gpu_of_rank[rank] for rank in ranks})
         host = self.topology.with_nets(used(nets, self.scenario.variables))
         topology, gpus = host.with_gpus(used_gpus), len(used_gpus)
@@ -247,7 +249,7 @@ class ResolvedNode:
         )
 
     def for_oracle(self, nodes: int) -> "OracleConfiguration":
-        """``nodes`` nodes of this kind, as the oracle takes them."""
+        """``nodes`` nodes of this kind, in the form of the oracle."""
         from tuner.scenario.oracle_configuration import OracleConfiguration
 
         scenario = self.scenario
@@ -267,7 +269,7 @@ class ResolvedNode:
 
     @property
     def _variables_of_nccl(self) -> dict[str, str]:
-        """NCCL's variables without those of the network plugin, which a simulated network replaces."""
+        """NCCL's variables without those of the network plugin, because a simulated network replaces it."""
         variables = self._variables_beside(self.scenario.variables_of_process)
         replaced = {"NCCL_NET_PLUGIN"}
         if plugin_network(network_of(self._own.topology.nets), variables) is not None:
@@ -293,8 +295,8 @@ class ResolvedNode:
 
     @property
     def peer_to_peer(self) -> PeerToPeer:
-        """Between which GPUs NVML and CUDA allow peer-to-peer access: as changed hardware says, or else the machine, or
-        else the GPUs' model."""
+        """The GPUs between which NVML and CUDA allow peer-to-peer access: as a change says, or else the machine, or
+        else the GPU model."""
         scenario = self.scenario
         if (changed := (scenario.hardware or {}).get("p2p")) is not None:
             return PeerToPeer(changed)
@@ -339,8 +341,8 @@ class ResolvedNode:
         )
 
     def _check_alias(self, several: bool) -> None:
-        """Raises UnknownMachine if the name stands for another machine, to which it is equal only on one node with
-        NVLinks, and NCCL uses several nodes or no NVLinks."""
+        """Raises UnknownMachine if the name stands for another machine that is equal only on one node with NVLinks, and
+        NCCL uses several nodes or no NVLinks."""
         alias = None if self.scenario.machine is None else catalogue.alias(self.scenario.machine)
         off = parse_long(self.variables.get("NCCL_P2P_DISABLE", "")) != 0
         if alias is not None and (several or off):
@@ -364,10 +366,10 @@ class ResolvedNode:
         return self.searched_before(several) or found_graphs(self.for_search(several), scenario.nccl)
 
     def searched_before(self, several: bool, trays: int = 1) -> tuple[Graphs, float] | None:
-        """Graphs and bandwidth from the catalogue, which has them for machines without changes and without variables
-        that only the search reads; else None.
+        """Graphs and bandwidth from the catalogue, or None. The catalogue has them only for unchanged machines without
+        variables of the search.
 
-        ``trays``: how many such hosts NVLink joins; the catalogue only has graphs for whole trays.
+        ``trays``: the number of such hosts that NVLink joins; the catalogue only has graphs for whole trays.
         """
         scenario = self.scenario
         if scenario.machine is None or scenario.hardware or self._changed is not self._edited:
@@ -391,9 +393,8 @@ class ResolvedNode:
         return (table.graphs[shape], table.net_gbs.get(shape, 0.0)) if shape in table.graphs else None
 
     def _dumped_net_gbs(self, several: bool) -> float:
-        """Bandwidth in GB/s of the machine's slowest path to an adapter, which a dump of graphs does not have; 0 (not
-        known) for a topology.
-        """
+        """The bandwidth in GB/s of the machine's slowest path to an adapter, because a dump of graphs does not contain
+        it; 0 (not known) for a topology."""
         if self.scenario.machine is None:
             return 0.0
         known = self.searched_before(several)
@@ -414,7 +415,8 @@ class ResolvedNode:
 
     @cached_property
     def _edited(self) -> _Source:
-        """The topology with the changed hardware, with separate ports, and with IP interfaces if NCCL uses sockets."""
+        """The topology with the changed hardware, with each port by itself, and with IP interfaces if NCCL uses
+        sockets."""
         own = self._own
         if self.scenario.hardware:
             changes = {key: value for key, value in self.scenario.hardware.items() if key in edit.EDITS}
@@ -474,7 +476,7 @@ def _of_listing(
 ) -> str | None:
     """Topology of a node from a listing of nvidia-smi or lstopo; None for another kind of file.
 
-    BadInput if the listing lacks something; it says what, how to add it, and which machines are most similar.
+    If the listing lacks something, BadInput says what, how to add it, and which machines are most similar.
     """
     from tuner.machine.listings import ListingAdditions, completed, read
     from tuner.machine.listings.complete import ranked
@@ -535,7 +537,7 @@ def _graph_file(variables: Mapping[str, str]) -> str | None:
 
 
 def _check_nvlinks(gpu: str | None, changes: Mapping[str, str]) -> None:
-    """Raises BadInput if a change gives GPUs more NVLinks than the model of a skeleton has."""
+    """Raises BadInput if a change gives GPUs more NVLinks than the GPU model of a skeleton has."""
     if gpu is None or "nvlinks" not in changes:
         return
     most = gpus.load(gpu).nvlinks

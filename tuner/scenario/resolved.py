@@ -1,4 +1,4 @@
-"""Resolves a scenario: its kinds of nodes, its communicator for the emulator, its configuration for libnccl."""
+"""Resolves a scenario: its kinds of nodes, its communicator for the emulator, and its configuration for libnccl."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tuner.scenario.oracle_configuration import OracleConfiguration
 
 
-SEARCH = "search."  # what keys of a release's file begin with that reach the graphs alone
+SEARCH = "search."  # beginning of those keys of a release's file that only affect the graphs
 
 
 class ResolvedScenario:
@@ -52,27 +52,28 @@ class ResolvedScenario:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self._domains: dict[tuple[tuple[str, int], ...], ResolvedDomain] = {}  # by the names and hosts of its kinds
+        # By the names and numbers of hosts of its kinds
+        self._domains: dict[tuple[tuple[str, int], ...], ResolvedDomain] = {}
 
     def with_nodes(self, nodes: int) -> "ResolvedScenario":
-        """The scenario with ``nodes`` nodes of its first kind; what is resolved is not resolved again."""
+        """The scenario with ``nodes`` nodes of its first kind; parts that were resolved are kept."""
         other = ResolvedScenario(replace(self.scenario, nodes=nodes))
-        if self.scenario.members is not None:  # which may be on other hosts then
+        if self.scenario.members is not None:  # these members may then be on other hosts
             return other
         other.kinds = (self.own.described_by(other.scenario), *self.kinds[1:])
         other.release = self.release
         other._domains = self._domains
-        vars(other.scenario)["_resolved"] = other  # what it resolves to is known
+        vars(other.scenario)["_resolved"] = other  # what it resolves to is known already
         return other
 
     @cached_property
     def whole(self) -> "ResolvedScenario":
-        """The communicator of all ranks; this one may consist of some of these."""
+        """The communicator of all ranks; this one may consist of some of them."""
         return self if self.scenario.members is None else replace(self.scenario, members=None).resolve()
 
     @cached_property
     def shares(self) -> bool:
-        """Whether the communicator shares the resources of the communicator that it is a part of."""
+        """Whether the communicator shares resources with the communicator of which it is a part."""
         made = self.scenario.members
         return made is not None and init.shares_resources(made.by, made.shares, self.scenario.variables)
 
@@ -85,7 +86,7 @@ class ResolvedScenario:
 
     @property
     def own(self) -> ResolvedNode:
-        """The first kind of nodes, to which rank 0's node belongs."""
+        """The first kind of nodes, to which the node of rank 0 belongs."""
         return self.kinds[0]
 
     @cached_property
@@ -95,7 +96,7 @@ class ResolvedScenario:
 
     @cached_property
     def release(self) -> Release:
-        """NCCL's release with the scenario's constants. BadInput for constants that were fitted to another machine or
+        """NCCL's release with the scenario's constants. BadInput if the constants were fitted to another machine or
         release."""
         nccl, constants = release.load(self.scenario.nccl), self.scenario.fitted_constants
         if constants is None:
@@ -147,10 +148,10 @@ class ResolvedScenario:
 
     @cached_property
     def views(self) -> tuple[Comm, ...]:
-        """The communicator as rank 0 sees it, then as the ranks of each of the scenario's ``others`` do.
+        """The communicator as rank 0 sees it, then as the ranks of each of the scenario's ``others`` see it.
 
-        Views may differ, as NCCL does not exchange all values that it tunes with; equal nodes have one view. Graphs
-        come from the search, which the catalogue has stored for common questions, or from a dump.
+        These views may differ, because ranks do not exchange all values that NCCL tunes with; equal nodes have one
+        view. Graphs come from the search, whose results the catalogue has for common questions, or from a dump.
         """
         nccl, searched = self.release, frozenset[str]()
         self._check_sharing()
@@ -163,7 +164,7 @@ class ResolvedScenario:
         nodes = [node.for_emulator(several) for node, _ in self.nodes]
         self.check_standing()
         distinct = {id(node): node for node in nodes}
-        counts = Counter[int]()  # parts of split hosts take turns, so that one of them is many entries
+        counts = Counter[int]()  # parts of split hosts alternate, so that one kind of part has many entries
         for node, (_, count) in zip(nodes, self.nodes, strict=True):
             counts[id(node)] += count
         of_node: dict[int, Comm] = {}
@@ -189,7 +190,7 @@ class ResolvedScenario:
 
     @cached_property
     def gpus_per_process(self) -> int:
-        """Number of GPUs per process; a host with fewer GPUs has one process. BadInput if no host has as many."""
+        """The number of GPUs per process; a host with fewer GPUs has one process. BadInput if no host has that many."""
         described, most = self.scenario.gpus_per_process or 1, max(kind.gpus for kind in self.whole.kinds)
         if described > most:
             raise BadInput(
@@ -199,7 +200,7 @@ class ResolvedScenario:
 
     @cached_property
     def ranks_share_processes(self) -> bool:
-        """Whether a process has several ranks. BadInput if that is not emulated, and if no host has as many GPUs as a
+        """Whether a process has several ranks. BadInput if that is not emulated, or if no host has as many GPUs as a
         process."""
         per_process = self.gpus_per_process
         if per_process == 1 or all(len(kind.gpu_of_rank) == 1 for kind in self.kinds):
@@ -235,7 +236,7 @@ class ResolvedScenario:
 
     @property
     def views_of_kinds(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, Comm]]:
-        """Each distinct kind of :attr:`nodes`, in the order of ranks, with the communicator as its ranks see it."""
+        """Each different kind of :attr:`nodes`, in the order of ranks, with the communicator as its ranks see it."""
         return list({id(node): (node, view) for (node, _), view in zip(self.nodes, self.views, strict=True)}.values())
 
     def view_of(self, rank: int) -> Comm:
@@ -245,7 +246,8 @@ class ResolvedScenario:
         counted = zip(self.nodes, self.views, strict=True)
         of_nodes = chain.from_iterable(repeat((node, view), count) for (node, count), view in counted)
         node, view = next(each for each, ranks in zip(of_nodes, self.ranks_of, strict=True) if rank in ranks)
-        links = node.for_emulator(self._several).links  # of which a view that kinds of nodes share has the first one's
+        # For kinds of nodes that share a view, the view has the links of the first kind
+        links = node.for_emulator(self._several).links
         return view if links is view.links else replace(view, links=links)
 
     @property
@@ -274,7 +276,7 @@ class ResolvedScenario:
 
     @cached_property
     def rings_and_trees(self) -> "Across":
-        """Rings and trees of :attr:`connected`. If all nodes are equal, only these are computed; crossings are then
+        """The rings and trees of :attr:`connected`. If all nodes are equal, nothing else is computed, and crossings are
         left out.
 
         BadInput for dumped graphs.
@@ -319,7 +321,7 @@ class ResolvedScenario:
 
     @property
     def domains_in_words(self) -> str:
-        """A phrase on the hosts that NVLink joins, which follows the hosts; empty if it joins none."""
+        """A phrase about the hosts that NVLink joins, to follow the number of hosts; empty if it joins none."""
         described, without = self.scenario.hosts_per_domain, self.scenario.ranks_without_fabric
         words = " + ".join(map(str, described)) if isinstance(described, tuple) else described
         domains = f", NVLink domains of {words} hosts" if words else ""
@@ -327,12 +329,11 @@ class ResolvedScenario:
 
     @property
     def taken_in_words(self) -> str:
-        """A phrase on how many nodes NCCL makes of the described ones, which follows these; empty if the number is the
-        same.
-        """
+        """A phrase that says how many nodes NCCL makes of the described ones, to follow their number; empty if the
+        number is the same."""
         try:
             nodes = sum(count for _, count in self.nodes)
-        except TunerError:  # what is described is refused; the answer that has the title says why
+        except TunerError:  # the description is refused; the answer that has the title says why
             return ""
         described = sum(kind.nodes for kind in self.kinds)
         if self.scenario.members is not None and self.domains:
@@ -341,7 +342,8 @@ class ResolvedScenario:
 
     @property
     def each_in_words(self) -> str:
-        """A phrase for any number of nodes like the described one: domains, and how many nodes NCCL makes of each."""
+        """A phrase for any number of nodes like the described one: the domains, and the number of nodes that NCCL makes
+        of each."""
         taken = self.taken_in_words
         return self.domains_in_words + (f", each of{taken[1:]}" if taken else "")
 
@@ -380,7 +382,7 @@ class ResolvedScenario:
         return [(self._domain(alike), count) for alike, count in grouped(hosts, sizes)]
 
     def _with_later_release(self, error: BadInput) -> BadInput:
-        """The error; if its cure is another release, the cure becomes a release that has room for all trays of the
+        """The error. If its cure is another release, that becomes a release that has room for all trays of the
         machines."""
         machines = (catalogue.load(kind.scenario.machine) for kind in self.kinds if kind.scenario.machine is not None)
         since = [each.since for each in machines if each.since is not None]
@@ -390,12 +392,12 @@ class ResolvedScenario:
 
     @property
     def uses_domains(self) -> bool:
-        """Whether NVLink domains are among NCCL's nodes, whole or in parts. Raises BadInput and BadTopology."""
+        """Whether NVLink domains, whole or in parts, are among NCCL's nodes. Raises BadInput and BadTopology."""
         return any(isinstance(node, ResolvedDomain) for node, _ in self.hosts_and_domains)
 
     @property
     def what_domains_are(self) -> str | None:
-        """A sentence on how NCCL treats the NVLink domains; None without any."""
+        """A sentence that says how NCCL treats the NVLink domains; None if there are none."""
         if not self.domains:
             return None
         hosts, nodes = sum(self.domains), sum(count for _, count in self.nodes)
@@ -421,7 +423,7 @@ class ResolvedScenario:
 
     @cached_property
     def ranks_without_fabric(self) -> tuple[int, ...]:
-        """The ranks that are described as without fabric, and the ranks of hosts beside machines that are domains.
+        """The ranks that are described as having no fabric, and the ranks of hosts beside machines that are domains.
         BadInput if there is no such rank, or no domain."""
         if self.scenario.members is not None:
             of_whole = self.whole.ranks_without_fabric
@@ -458,7 +460,8 @@ class ResolvedScenario:
             )
 
     def oracle_configuration(self) -> "OracleConfiguration":
-        """The communicator as the oracle takes it. BadInput for what libnccl cannot use: other constants or graphs."""
+        """The communicator in the form of the oracle. BadInput for what libnccl cannot use: other constants or
+        graphs."""
         if self.scenario.fitted_constants is not None:
             raise BadInput(f"{option('constants')}: libnccl computes with its own constants; valid for: pick, table")
         if any(kind.scenario.graphs is not None for kind in self.kinds):
@@ -485,9 +488,8 @@ class ResolvedScenario:
         )
 
     def oracle_configuration_to_launch(self) -> "OracleConfiguration":
-        """The communicator as the oracle takes it, without the recorder if a variable only works without a tuner
-        plugin.
-        """
+        """The communicator in the form of the oracle, without the recorder if a variable only works without a tuner
+        plugin."""
         without_tuner = registered.CTA_POLICY in (self.scenario.environment or {})
         return replace(self.oracle_configuration(), without_tuner=without_tuner)
 
@@ -499,7 +501,7 @@ def _kind(scenario: Scenario) -> ResolvedNode:
         machine = str(scenario.machine)
         known = _of_machine(machine, catalogue.load(machine), release.load(scenario.nccl))
         return known.described_by(scenario)
-    from tuner.scenario.from_log import ResolvedLoggedNode  # which reads logs
+    from tuner.scenario.from_log import ResolvedLoggedNode  # that module reads logs
 
     return ResolvedLoggedNode(scenario, scenario.logged)
 
@@ -525,11 +527,11 @@ def _of_machine(name: str, machine: Machine, nccl: Release) -> ResolvedNode:
     return node
 
 
-Used = tuple[ResolvedNode, tuple[int, ...]]  # a host, and which of its GPUs have ranks of the communicator
+Used = tuple[ResolvedNode, tuple[int, ...]]  # a host, and those of its GPUs that have ranks of the communicator
 
 
 class ResolvedSomeGpus(ResolvedNode):
-    """Hosts of which only some GPUs are used, which are not the first ones."""
+    """Hosts of which only some GPUs are used, not just the first ones."""
 
     def __init__(self, whole: ResolvedNode, gpus: tuple[int, ...], count: int) -> None:
         super().__init__(_described(whole, None, count))
@@ -552,9 +554,9 @@ class ResolvedSomeGpus(ResolvedNode):
 
 
 def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[ResolvedNode, ...]:
-    """The kinds of hosts that these ranks of a scenario are on, in the order of ranks, with the used GPUs.
+    """The kinds of hosts on which these ranks of a scenario are, in the order of ranks, with the GPUs that they use.
 
-    BadInput if there is no such rank, and for nodes of which only graphs are known.
+    BadInput if there is no such rank, or if only the graphs of a node are known.
     """
     if outside := [rank for rank in ranks if not 0 <= rank < whole.ranks]:
         raise BadInput(
@@ -580,7 +582,7 @@ def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[R
 
 
 def used_of_hosts(whole: "ResolvedScenario", ranks: Sequence[int]) -> Iterator[Used]:
-    """Every host with those of its GPUs that have one of these ranks; there may be none."""
+    """Every host with those of its GPUs that have one of these ranks; a host may have none."""
     wanted, first = frozenset(ranks), 0
     for kind in chain.from_iterable(repeat(kind, kind.hosts) for kind in whole.kinds):
         yield kind, tuple(gpu for gpu in range(kind.size) if first + gpu in wanted)
@@ -588,7 +590,7 @@ def used_of_hosts(whole: "ResolvedScenario", ranks: Sequence[int]) -> Iterator[U
 
 
 def hosts_of_domains(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[int, ...]:
-    """How many hosts of each NVLink domain have at least one of the ranks; empty without domains."""
+    """The number of hosts of each NVLink domain that have at least one of the ranks; empty without domains."""
     used = [bool(gpus) for _, gpus in used_of_hosts(whole, ranks)]
     sizes, first = list[int](), 0
     for hosts in whole.domains:

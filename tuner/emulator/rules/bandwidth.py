@@ -1,6 +1,6 @@
 """Steps from a graph's bandwidth to an algorithm's bandwidth, GB/s (1e9 bytes per second).
 
-Each takes the value so far and the cell, and returns the next value as NCCL's float holds it.
+Each step takes the value so far and the cell, and returns the next value as NCCL's float stores it.
 
 ``f64(...)`` marks NCCL's double literals.
 """
@@ -82,9 +82,8 @@ def nvls_gathers_slower(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def nvls_tree_slower(_: Float, point: ModelPoint) -> Float:
-    """Bandwidth per channel: the slower of the node's inside and the network, which carries the tree both ways beyond
-    two nodes.
-    """
+    """Bandwidth per channel: the slower of node and network; beyond two nodes the network carries the tree both
+    ways."""
     inter = f32(point.graph.bw_inter_gbs)
     return min(f32(point.graph.bw_intra_gbs), inter if point.nodes <= 2 else inter / f32(2))
 
@@ -185,7 +184,8 @@ def collnet_direct(value: Float, point: ModelPoint) -> Float:
         network = f32(point.graph.bw_inter_gbs) * f32(0.9)
         return point.local_ranks * min(f32(point.graph.bw_intra_gbs), network)
     if point.graph.channels == 0:
-        return f32(-np.nan)  # sic: NCCL takes infinity from infinity here, which on x86-64 is a NaN with the sign
+        # Sic: NCCL subtracts infinity from infinity here, which on x86-64 gives a NaN with the sign bit set
+        return f32(-np.nan)
     factor = f32(point.local_ranks / (f64(1.0) * point.graph.channels))
     factor = factor - (factor - f32(1)) / f32(2)
     value = value / factor
@@ -198,7 +198,7 @@ def collnet_direct_interpolated(value: Float, point: ModelPoint) -> Float:
     if point.protocol is not Protocol.Simple or not point.gathers_or_scatters:
         return collnet_direct(value, point)
     network = point.communicator.collnet
-    if point.nodes > 1 and (network is None or point.local_ranks > network.heads):  # on average, where nodes differ
+    if point.nodes > 1 and (network is None or point.local_ranks > network.heads):  # on average, if nodes differ
         return f32(0)
     many = (point.local_ranks - f32(1)) / f32(7)
     value = point.local_ranks * graph_intra(value, point)

@@ -26,19 +26,19 @@ BLOCK_RULES: Registry[BlockRule] = Registry()
 ProductRule = Callable[[int, int, int], list[int]]
 PRODUCT_RULES: Registry[ProductRule] = Registry()
 BOUND_CHANNELS_RULES: Registry[Callable[[Comm], int]] = Registry()
-TUNED_RULES: Registry[Callable[[int, int], int]] = Registry()  # of NCCL's own bound and of a tuner's channels
-TUNED_THREADS_RULES: Registry[Callable[[int], int]] = Registry()  # of a tuner's channels, 0 for none
+TUNED_RULES: Registry[Callable[[int, int], int]] = Registry()  # called with NCCL's own bound and a tuner's channels
+TUNED_THREADS_RULES: Registry[Callable[[int], int]] = Registry()  # called with a tuner's channels, 0 for none
 
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 
 
 def bound(call: RuleCall, tables: Tables, nbytes: int) -> int:
-    """The most channels one operation may use."""
+    """The largest number of channels that one operation may use."""
     return int(bounds(call, tables, np.array([nbytes], np.uint64))[0][0])
 
 
 def bounds(call: RuleCall, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
-    """:func:`bound` of each size, and the threads of a block, both arrays [size]."""
+    """The :func:`bound` of each size, and the threads of a block; both are arrays [size]."""
     most = call.rules.bound_channels(call.communicator)
     bound = plain_bound(most, call, tables, nbytes)
     trace.step("channels", "", plain_bound, most, bound)
@@ -73,13 +73,13 @@ def coll_channels_only(communicator: Comm) -> int:
     nccl.GET_ALGO_INFO_EXPORTED(since="2.29.2"),
 )
 def as_the_tuner_says(own: int, tuned: int) -> int:
-    """The tuner's channels, even where NCCL's own would be fewer for the size."""
+    """The tuner's channels, even if NCCL's own number would be smaller for the size."""
     return tuned
 
 
 @TUNED_RULES(nccl.BINARY("ncclTuningGetChannels", since="2.31.2"))
 def no_more_than_nccls_own(own: int, tuned: int) -> int:
-    """The tuner's channels, or NCCL's own where those are fewer for the size."""
+    """The tuner's channels, or NCCL's own number if that is smaller for the size."""
     return min(own, tuned)
 
 
@@ -151,7 +151,7 @@ def _shrunk_threads(most: int, call: RuleCall, tables: Tables, nbytes: SizeArray
     nccl.TUNING_GET_CHANNELS(since="2.31.2"),
 )
 def plain_bound(most: int, call: RuleCall, tables: Tables, nbytes: SizeArray) -> IntArray:
-    """The most channels the operation may use, numbers [size], whatever its buffers."""
+    """The largest number of channels [size] that the operation may use, whatever its buffers are."""
     if call.like_nvls:
         return np.full(nbytes.shape, call.rules.nvls_bound(call.communicator, call.algo_proto), np.int64)
     if call.algorithm is Algorithm.CollNetDirect:
@@ -211,38 +211,45 @@ def _needs(most: int, call: RuleCall, tables: Tables) -> tuple[SizeArray, int]:
 
 @cache
 def _needs_by(rule: ProductRule, most: int, threads: int, threshold: int) -> tuple[SizeArray, int]:
-    """The sizes in bytes that 2, 3 and more channels need, rising, and the size that all threads of one channel need.
+    """The sizes in bytes from which 2, 3 and more channels are used, in ascending order, and the size that all threads
+    of one channel need.
 
-    They are channels * threads * threshold, from the most channels down to one: an int, which wraps for thousands of
-    ranks. Overflow is undefined in C, so only the compiled libnccl shows the result.
+    Each is channels * threads * threshold, computed from the most channels down to one in an int, which wraps around
+    for thousands of ranks. Overflow is undefined in C, so only the compiled libnccl shows the result.
     """
     *products, alone = rule(most, threads, threshold)
     needs = np.array([as_size_t(product) for product in products], np.uint64)
-    # Counting down stops at the first need that the size meets: so the running minimum is what has to be met.
+    # NCCL counts down and stops at the first size that is reached, so the running minimum is what has to be reached.
     return np.minimum.accumulate(needs)[::-1], alone
 
 
 @PRODUCT_RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.19.3"))
 def wraps_each_time(most: int, threads: int, threshold: int) -> list[int]:
-    """Each product is a separate int."""
+    """Each product is computed as a separate int, which may wrap around."""
     return [int32(channels * threads * threshold) for channels in range(most, 0, -1)]
 
 
 @PRODUCT_RULES(nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"))
 def wraps_twice(most: int, threads: int, threshold: int) -> list[int]:
-    """The first two products wrap; the others, except for the threads' own, count down from the second in 64 bits."""
+    """The first two products may wrap around; the others count down from the second one in 64 bits.
+
+    Only the product of the threads themselves is computed separately.
+    """
     return [*wraps_twice_and_for_threads(most, threads, threshold)[:-1], int32(threads * threshold)]
 
 
 @PRODUCT_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))
 def wraps_twice_and_for_threads(most: int, threads: int, threshold: int) -> list[int]:
-    """The first two products wrap; all others count down from the second in 64 bits, also the last, of the threads."""
+    """The first two products may wrap around; all others count down from the second one in 64 bits.
+
+    This includes the last product, that of the threads.
+    """
     step, wrapped = int32(threads * threshold), wraps_each_time(most, threads, threshold)
     return [*wrapped[:1], *(wrapped[1] - further * step for further in range(most - 1))]
 
 
 def _fewer_channels(nbytes: SizeArray, needs: SizeArray) -> IntArray:
-    """The most channels on which all threads have work, at least one.
+    """The largest number of channels on which all threads have work, at least one.
 
     NCCL counts down while size < channels * threads * threshold.
     """
@@ -251,7 +258,8 @@ def _fewer_channels(nbytes: SizeArray, needs: SizeArray) -> IntArray:
 
 
 def _fewer_direct_channels(nbytes: SizeArray, most: int, threads: int, threshold: int) -> IntArray:
-    """Channels of CollNetDirect: counted down to 16, 8, 4, 2, 1; half way to each, the threshold halves too.
+    """The channels of CollNetDirect, which are counted down to 16, 8, 4, 2 and 1; half way to each of these, the
+    threshold is halved, too.
 
     ``threads`` are those of all heads.
     """

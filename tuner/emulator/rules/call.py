@@ -37,7 +37,7 @@ class RuleCall:
 
     @property
     def like_nvls(self) -> bool:
-        """Whether the operation runs on NVLS's channels."""
+        """Whether the operation runs on the channels of NVLS."""
         return self.communicator.rules.nvls_kind(self.communicator, self.algorithm)
 
     @property
@@ -48,7 +48,7 @@ class RuleCall:
 
     @property
     def traffic_per_byte(self) -> int:
-        """Bytes of traffic that NCCL counts for one byte of the count; LL's flags count too."""
+        """The bytes of traffic that NCCL counts for one byte of data; the flags of LL count, too."""
         per_byte = self.request.traffic_per_byte(self.communicator.ranks)
         return per_byte * (self.limits.ll_traffic if self.protocol is Protocol.LL else 1)
 
@@ -89,16 +89,16 @@ class ModelPoint:
 
     @property
     def gathers_or_scatters(self) -> bool:
-        """AllGather or ReduceScatter."""
+        """Whether the collective is AllGather or ReduceScatter."""
         return self.collective in (Collective.AllGather, Collective.ReduceScatter)
 
     @property
     def local_ranks(self) -> Float:
-        """Ranks per node as NCCL's float ``ppn``."""
+        """Ranks per node, which NCCL stores as the float ``ppn``."""
         return f32(f32(self.ranks) / f32(self.nodes))
 
     def cap_gbs(self, name: CapName) -> np.float64:
-        """A cap of this communicator's generation and node count, a double in NCCL."""
+        """A bandwidth cap for this communicator's generation and node count, a double in NCCL."""
         return self._cap(name, self.communicator.generation)
 
     @property
@@ -114,9 +114,10 @@ class ModelPoint:
         return f64(self.release.cap_gbs[name][row][column])
 
     def hw_latency_us(self, where: str, algorithm: Algorithm | None = None) -> Float:
-        """Latency of one step ``where`` ("intra", "inter" or "here": inter if there are several nodes)."""
+        """The latency of one step: ``where`` is "intra", "inter", or "here", which means inter if there are several
+        nodes."""
         between = where == "inter" or (where == "here" and self.nodes > 1)
-        # Only a path of NVLinks counts as NVLink; NVB, C2C and one GPU alone (LOC) use the PCI row.
+        # Only a path of NVLinks counts as NVLink; NVB, C2C and a single GPU (LOC) use the PCI row.
         hardware: Hardware = "net" if between else "nvlink" if self.graph.type_intra == "NVL" else "pci"
         chosen = self.algorithm if algorithm is None else algorithm
         for rule in self.rules.hw_latency_row:

@@ -18,7 +18,7 @@ from tuner.release.schema import Release
 
 INVALID = "ncclInvalidArgument"
 SYMMETRIC = "SYMK_"
-MOST_CTAS = 64  # a value outside of 1 to MAXCHANNELS is passed over
+MOST_CTAS = 64  # NCCL ignores values outside of 1 to MAXCHANNELS
 
 _GENERAL: Mapping[str, AlgoProto] = {
     **{f"TREE_{protocol.name.upper()}": (Algorithm.Tree, protocol) for protocol in Protocol},
@@ -50,9 +50,9 @@ def in_fields(configuration: CallConfiguration | None) -> tuple[tuple[str, int |
 
 
 def check(communicator: Comm, request: Request) -> None:
-    """BadInput if the call fails at once: for an invalid selection, or one that names nothing for the collective.
+    """Raises BadInput if the call fails at once, because its selection is invalid or names nothing for the collective.
 
-    Also for releases whose calls have no configuration.
+    Also raises it for releases whose calls have no configuration.
     """
     configuration, nccl = request.configuration, communicator.release
     if configuration is None:
@@ -99,7 +99,7 @@ def selected(communicator: Comm, request: Request) -> frozenset[AlgoProto] | Non
 
 
 def notes(communicator: Comm, request: Request) -> Iterator[str]:
-    """Sentences on a call's configuration: what NCCL silently ignores, and what a selection means."""
+    """Sentences about a call's configuration: what NCCL silently ignores, and what a selection means."""
     own = request.configuration
     if own is None:
         return
@@ -118,7 +118,8 @@ def notes(communicator: Comm, request: Request) -> Iterator[str]:
 
 
 def _selected_by_beginning(communicator: Comm, request: Request, text: str) -> Iterator[str]:
-    """Sentences on names in a selection that are only beginnings: which of the collective's names they stand for."""
+    """Sentences about names in a selection that are only beginnings of names: which of the collective's names they
+    mean."""
     names = _names(communicator.release, request.collective)
     own = [name for name, collectives in names.items() if request.collective in collectives]
     for tag in _tags(text):
@@ -128,12 +129,12 @@ def _selected_by_beginning(communicator: Comm, request: Request, text: str) -> I
         elif [name.lower() for name in meant] != [tag.lower()]:
             yield f"algSelection: {tag} means every name that begins with it: {', '.join(meant)}"
     chosen = _selected(text, names, request.collective)
-    if not chosen:  # only where it may fall back
+    if not chosen:  # only possible if the call may fall back
         yield f"algSelection={text} leaves nothing for {request.collective.name}: NCCL chooses by itself"
 
 
 def _tags(text: str) -> list[str]:
-    """Each name in a selection once, as it is written there."""
+    """Each name in a selection once, as the user wrote it."""
     return list(dict.fromkeys(filter(None, re.split(r"[,+^]", re.sub(r"[ \t\n\r]", "", text)))))
 
 
@@ -147,7 +148,8 @@ def nothing_selected(request: Request) -> str:
 
 
 def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
-    """The fewest and the most blocks of a call: from the environment, else its own, else the communicator's."""
+    """The fewest and the most blocks of a call. They come from the environment, else from the call, else from the
+    communicator."""
     environment, own = communicator.environment, request.configuration or CallConfiguration()
     low, high = communicator.ctas
     most = _first(environment.of_process("NCCL_MAX_CTAS"), None if own.max_ctas is None else min(own.max_ctas, high))
@@ -157,7 +159,7 @@ def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
 
 
 def nvls_ctas(communicator: Comm, request: Request) -> int | None:
-    """The most channels of a call on NVLS's channels; None if there is no such bound."""
+    """The largest number of channels of a call that uses the channels of NVLS; None if there is no such bound."""
     own = request.configuration.nvls_ctas if request.configuration else None
     requested = _first(communicator.environment.of_process("NCCL_NVLS_NCHANNELS"), own)
     if requested is None:

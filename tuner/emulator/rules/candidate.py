@@ -25,7 +25,8 @@ NVLS_ANY_ORDER = (
     DataType.float16,
     DataType.bfloat16,
 )
-NETWORK_TYPES = tuple(dtype for dtype in DataType if dtype not in FP8)  # the simulated network's: csrc/sim/net.c
+# The types of the simulated network: csrc/sim/net.c
+NETWORK_TYPES = tuple(dtype for dtype in DataType if dtype not in FP8)
 NETWORK_OPS = (Op.sum, Op.min, Op.max, Op.avg)
 NVLS_SUM_ONLY = (DataType.float32, DataType.float64)
 
@@ -130,13 +131,14 @@ def pat_of_several_ranks_needs_nvls(communicator: Comm, request: Request, algori
 
 @RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.23.4"))
 def pat_cannot_scale(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
-    """PAT has no ReduceScatter that multiplies, as the average does."""
+    """PAT has no ReduceScatter with an operation that scales, such as the average."""
     off = algorithm is Algorithm.PAT and request.collective is Collective.ReduceScatter and request.scales
     return "PAT ReduceScatter cannot average" if off else None
 
 
 def collnet_missing(communicator: Comm, request: Request) -> Reason:
-    """Reason that CollNet cannot do this call; the network gathers bytes, and reduces as SHARP (averages as sums)."""
+    """The reason why CollNet cannot do this call; None if it can. The network gathers bytes, and reduces as SHARP does
+    (averages as sums)."""
     if communicator.collnet is None:
         return "CollNet needs several nodes and a network that reduces (NCCL_COLLNET_ENABLE=1)"
     if request.moves_only or (request.dtype in NETWORK_TYPES and request.op in NETWORK_OPS):
@@ -145,7 +147,7 @@ def collnet_missing(communicator: Comm, request: Request) -> Reason:
 
 
 def nvls_missing(communicator: Comm, request: Request) -> Reason:
-    """Reason that NVLS cannot do this call, as far as the switch is concerned."""
+    """The reason why NVLS cannot do this call, as far as the switch is concerned; None if it can."""
     if init.nvls_switched_off(communicator.environment):
         return "NCCL_NVLS_ENABLE=0 leaves NVLS out"
     if not communicator.nvls:
@@ -163,7 +165,7 @@ def _switch_reduces(request: Request) -> bool:
 
 @FP8_RULES(nccl.TASK_APPEND(since="2.28.3"), nccl.TASK_APPEND_MOVED(since="2.31.2"))
 def reduced_fp8_only(request: Request) -> bool:
-    """Whether NCCL treats the call as fp8, which older GPUs refuse; data that is only moved is bytes."""
+    """Whether NCCL treats the call as fp8, which older GPUs refuse. Data that is only moved counts as bytes."""
     return request.device_dtype in FP8
 
 

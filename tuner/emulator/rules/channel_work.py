@@ -1,6 +1,6 @@
-"""Work of each channel of a scheduled task: its elements, its chunks, and the steps of its proxy.
+"""The work of each channel of a scheduled task: its elements, its chunks, and the steps of its proxy.
 
-The fewer loops a channel has, the smaller are its chunks, by algorithm.
+For each algorithm, the chunks of a channel are smaller if the channel would otherwise have few loops.
 """
 
 from abc import ABC, abstractmethod
@@ -40,7 +40,7 @@ DIRECT_RULES: Registry[Callable[[int], int]] = Registry()
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """Bytes of a call and the number of channels that a chunk is made for."""
+    """The bytes of a call and the number of channels for which a chunk is computed."""
 
     call: RuleCall
     tables: Tables
@@ -55,9 +55,10 @@ class Sized:
 
 
 class NvlsChunk(Variant, ABC):
-    """Rule for the most bytes of a chunk of NVLS and NVLSTree."""
+    """A rule for the largest chunk of NVLS and NVLSTree, in bytes."""
 
-    unset_where_shared = False  # with the NVLS of another communicator, which NCCL then divides by
+    # Whether the chunk is not set if NVLS belongs to another communicator; NCCL then divides by it
+    unset_where_shared = False
 
     @abstractmethod
     def __call__(self, communicator: Comm) -> int:
@@ -141,7 +142,8 @@ class TunedForBlackwell(Requested):
     def _tuned(self, communicator: Comm) -> tuple[int, int]:
         """The chunk of NVLS and the largest of NVLSTree; 0 if NCCL tunes none. Source: ncclNvlsTreeSm100Tuning."""
         if communicator.shared is not None and communicator.shared.nvls:
-            communicator = communicator.shared  # whose buffers were laid out with its chunks (ncclNvlsSetup)
+            # The buffers were laid out with this communicator's chunks (ncclNvlsSetup)
+            communicator = communicator.shared
         nodes, local, net_gbs = communicator.nodes, communicator.min_local_ranks, communicator.net_gbs
         if communicator.min_comp_cap < 100 or nodes == 1:
             return 0, 0
@@ -188,9 +190,9 @@ def direct(sized: Sized) -> int:
 
 
 def whole_chunk_bytes(call: RuleCall, effective: bool) -> int:
-    """The chunk, in bytes, of a call that is large enough.
+    """The chunk size in bytes of a call that is large enough for it.
 
-    ``effective``: only its data, without the flags of LL and LL128.
+    ``effective``: counts only the data, without the flags of LL and LL128.
     """
     chunk = step_bytes(call.communicator, call.protocol) * chunk_and_slice_steps(call)[0]
     if effective and call.protocol is Protocol.LL:
@@ -205,7 +207,7 @@ def whole_chunk_bytes(call: RuleCall, effective: bool) -> int:
     nccl.CALC_COLL_CHUNKING_MOVED(since="2.31.2"),
 )
 def chunk_bytes(sized: Sized, whole: int) -> int:
-    """The bytes of a chunk: ``whole``, or less if the call would have few loops with that."""
+    """The bytes of a chunk: ``whole``, or less if the call would have few loops with that size."""
     by_algorithm = {
         Algorithm.CollNetDirect: _collnet_direct,
         Algorithm.CollNetChain: _collnet_chain,
@@ -220,7 +222,8 @@ def chunk_bytes(sized: Sized, whole: int) -> int:
 
 
 def halved(sized: Sized, chunk: int, heads: int, needs: Sequence[tuple[int, int]]) -> int:
-    """Halves a chunk while it makes fewer loops than needed, down to a floor: ``needs`` are (loops, floor), in turn."""
+    """Halves a chunk while the call makes fewer loops than needed, down to a floor. ``needs`` are pairs (loops, floor),
+    applied one after the other."""
     for loops, floor in needs:
         while sized.nbytes // (sized.channels * heads * chunk) < loops and chunk > floor:
             chunk //= 2
@@ -309,10 +312,10 @@ MAX_NET_BYTES = 1 << 30  # NCCL_MAX_NET_SIZE: src/include/collectives.h, v2.24.3
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Shares of a task's channels."""
+    """The parts of a task that its channels do."""
 
     sharing: Sharing
-    shares: tuple[ChannelShare, ...]  # by channel
+    shares: tuple[ChannelShare, ...]  # one for each channel
     direct: int
 
 
@@ -327,7 +330,7 @@ class ScheduledTask:
     network_takes_buffers: bool = False
 
     def sized(self, channels: int, nbytes: int) -> Sized:
-        """What the chunks of this many bytes on this many channels depend on."""
+        """What the chunk size depends on, for this many bytes on this many channels."""
         return Sized(self.call, self.tables, self.heads, channels, nbytes)
 
     @property
@@ -337,13 +340,13 @@ class ScheduledTask:
 
 
 class ChannelWork(Variant, ABC):
-    """Rule that makes the work that a release gives each channel of a task."""
+    """A rule that computes the work of each channel of a task, as a release does."""
 
-    in_grains = False  # chunks are whole grains, and what is less than one is none
+    in_grains = False  # chunks consist of whole grains; fewer bytes than a grain count as none
 
     @abstractmethod
     def __call__(self, scheduled: ScheduledTask) -> Shared:
-        """The shares, by channel."""
+        """The parts of the work, by channel."""
 
 
 RULES: Registry[ChannelWork] = Registry()
@@ -460,7 +463,7 @@ class ChunksOfEachRange(ChannelWork):
             share = self._share(scheduled, sized, task.parts[0])
             turns = [replace(share, channel=part.channel, turn=turn) for turn, part in enumerate(task.parts)]
             return Shared(Sharing.turns, tuple(turns), direct(sized))
-        parts = {part.count: part for part in task.parts}  # most are alike
+        parts = {part.count: part for part in task.parts}  # most parts are equal
         alike = {count: self._share(scheduled, scheduled.sized(1, own * count), part) for count, part in parts.items()}
         shares = tuple(
             self._ranged(alike[part.count], turn, part, scheduled.element_bytes) for turn, part in enumerate(task.parts)
@@ -494,7 +497,7 @@ class ChunksOfEachRangeWithLoops(ChunksOfEachRange):
     def _with_loops(self, proxy: ProxyOperation, sized: Sized) -> ProxyOperation:
         chunks = loops_of(sized.call, sized.heads)[1]
         head = {"Nvls": sized.heads.own_nvls, "CollnetDirect": sized.heads.own_direct}.get(proxy.pattern, 0)
-        head = -1 if head is None else head  # sic: of a rank that is no head, too
+        head = -1 if head is None else head  # sic: also for a rank that is no head
         return replace(
             proxy,
             slice_bytes=proxy.chunk_bytes // proxy.chunk_steps * proxy.slice_steps,
@@ -548,7 +551,7 @@ class ChunksOfAllRanges(ChannelWork):
         call = scheduled.call
         steps, chunks = loops_of(call, scheduled.heads)
         if call.request.collective is not Collective.AllReduce:
-            chunks = 1  # counts are of one rank, and the steps of NVLS depend on chunks of all heads (sic)
+            chunks = 1  # counts are those of one rank, and the steps of NVLS depend on the chunks of all heads (sic)
         return int(ceil_div(part.count, chunks * elements) * steps * chunk_and_slice_steps(call)[0])
 
     def _last(self, scheduled: ScheduledTask, elements: int, part: ChannelPart) -> int:
@@ -593,7 +596,7 @@ class ChunksInTurns(ChannelWork):
         return chunk // 16 * 15 if call.protocol is Protocol.LL128 else chunk
 
     def _last(self, scheduled: ScheduledTask, sized: Sized, chunk: int) -> int:
-        """Elements of the last chunk; 0 if the device computes that number."""
+        """The number of elements of the last chunk; 0 if the device computes it."""
         call, element_bytes = scheduled.call, scheduled.element_bytes
         if call.algo_proto == (Algorithm.Tree, Protocol.Simple) or call.algorithm in self.LAST_IS_ALL:
             return chunk // element_bytes

@@ -13,31 +13,31 @@ from tuner.machine.graphs import EMPTY, OF_ALGORITHM, Graph, Graphs
 from tuner.release import Release
 from tuner.release.environment import Environment
 
-if TYPE_CHECKING:  # it imports all rules
+if TYPE_CHECKING:  # that module imports all rules
     from tuner.emulator.communicator import Node
     from tuner.emulator.rules.resolved import Rules
 
 
 @dataclass(frozen=True, slots=True)
 class CollNet:
-    """CollNet of a communicator that has it; heads are the GPUs of a node that enter the network."""
+    """CollNet of a communicator that has it. Heads are the GPUs of a node through which data enters the network."""
 
-    heads: int  # that are connected
-    direct_heads: int  # of CollNetDirect
+    heads: int  # number of heads that are connected
+    direct_heads: int  # number of heads of CollNetDirect
     chain_heads_connected: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollNetFacts:
-    """Facts that the rules here may look at."""
+    """The facts that the rules in this module may use."""
 
     release: Release
     environment: Environment
-    on: bool  # it is requested, and the network reduces
+    on: bool  # CollNet is requested, and the network reduces
     nodes: int
-    local_ranks: int  # the most of a node
-    graphs: Mapping[Algorithm, Graph]  # as all nodes agree on them
-    own: "Node"  # rank 0's
+    local_ranks: int  # largest number on a node
+    graphs: Mapping[Algorithm, Graph]  # the graphs on which all nodes agree
+    own: "Node"  # the node of rank 0
     own_graphs: Graphs
 
     def heads(self, algorithm: Algorithm) -> frozenset[int]:
@@ -73,7 +73,8 @@ def requested(environment: Environment) -> bool:
 
 
 def set_up(rules: "Rules", facts: CollNetFacts) -> CollNet | None:
-    """CollNet as NCCL sets it up; None if it is off or not supported here. BadInput if NCCL fails as it does so."""
+    """CollNet as NCCL sets it up; None if it is off or not supported here. BadInput if NCCL fails while it sets CollNet
+    up."""
     if not facts.on or not all(rule(facts) for rule in rules.collnet):
         return None
     connected = facts.heads(rules.collnet_heads(facts))

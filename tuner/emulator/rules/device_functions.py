@@ -37,10 +37,10 @@ ALGORITHMS = {
     Algorithm.NVLSTree: "NVLS_TREE",
 }
 PROTOCOLS = {protocol: protocol.name.upper() for protocol in Protocol}
-SPREADING = (Collective.AllGather, Collective.Broadcast)  # they reduce nothing
+SPREADING = (Collective.AllGather, Collective.Broadcast)  # collectives that reduce nothing
 INTEGERS = tuple(DataType)[:6]
 
-# What the operations of device functions are to the rule that says which types share one.
+# What a rule is told about the operations of device functions when it says which types share a function.
 SUM, PROD, MIN_MAX, PRE_MUL_SUM, SUM_POST_DIV = OPS = ("Sum", "Prod", "MinMax", "PreMulSum", "SumPostDiv")
 OF_RULE = {SUM: Op.sum, PROD: Op.prod, MIN_MAX: Op.max, PRE_MUL_SUM: Op.prod, SUM_POST_DIV: Op.avg}
 
@@ -117,7 +117,7 @@ ALL_GATHER_V = tuple(Function("AllGatherV", "", "", "RING", protocol) for protoc
 class SortedByName(DeviceFunctions):
     """Numbers the built functions, sorted by name; kernels are built for sums of each type with LL by Ring and Tree."""
 
-    further: tuple[Function, ...] = ()  # that no collective here runs
+    further: tuple[Function, ...] = ()  # functions that no collective here runs
 
     def name(self, communicator: Comm, task: CollectiveTask) -> str:
         return _function(communicator.rules, operation(task.request), task).symbol("ncclDevFunc")
@@ -213,7 +213,7 @@ class EveryRow(DeviceFunctions):
     """Numbers every combination, built or not; kernels are built for sums with LL, and moves of data use int8."""
 
     EXCHANGES = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t"
-    FIRST = 1  # behind send and receive, and a function of each type for one rank
+    FIRST = 1  # the first number after send, receive, and a function of each type for a single rank
 
     def name(self, communicator: Comm, task: CollectiveTask) -> str:
         collective, op, dtype, algorithm, protocol = self._parts(task)
@@ -254,7 +254,10 @@ ARGUMENT_RULES: Registry[Callable[[Request, int], int]] = Registry()
 
 @ARGUMENT_RULES(nccl.HOST_TO_DEV_RED_OP(since="2.18.1"))
 def divisors(request: Request, ranks: int) -> int:
-    """Averages of integers divide by the ranks, those of floats multiply by a factor; others have no argument."""
+    """Averages of integers divide by the number of ranks, those of floats multiply by a factor.
+
+    Other operations have no argument.
+    """
     if request.moves_only or request.op is not Op.avg:
         return 0
     return ranks if request.dtype in INTEGERS else factor_bits(request.dtype, ranks)
@@ -293,5 +296,5 @@ def _short_bits(value: float, exponent_bits: int, mantissa_bits: int) -> int:
     bias = (1 << exponent_bits - 1) - 1
     exponent = max(frexp(value)[1] - 1, 1 - bias)
     units = round(ldexp(value, mantissa_bits - exponent))
-    # What is rounded up to a power of two carries into the exponent; without a leading bit it is subnormal.
+    # Rounding up to a power of two carries into the exponent; a number without a leading bit is subnormal.
     return (exponent + bias - 1 << mantissa_bits) + units

@@ -27,31 +27,32 @@ Cpu: TypeAlias = tuple[str, str | None]  # architecture and vendor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InitFacts:
-    """Facts that the rules here may look at."""
+    """The facts that the rules in this module may use."""
 
     release: Release
     rules: "Rules"
     environment: Environment
     nodes: int
     ranks: int
-    wholes: int  # 1: all are parts of one host or NVLink domain; else the nodes
-    comp_cap: int  # of rank 0's GPU
+    wholes: int  # 1 if all ranks are in one host or NVLink domain; else the number of nodes
+    comp_cap: int  # of the GPU of rank 0
     min_comp_cap: int
     ring: Graph
     nvls: Graph
-    own_nvls: Graph  # of rank 0's node
+    own_nvls: Graph  # of the node of rank 0
     min_local_ranks: int
     net_gbs: float
-    collnet_chain: Graph | None  # where there is CollNet
-    shared: "Comm | None" = None  # whose resources this one shares, where it was made of another's ranks
+    collnet_chain: Graph | None  # None without CollNet
+    # The communicator whose resources this one shares, if it was made from some of that one's ranks
+    shared: "Comm | None" = None
 
     @property
     def max_channels(self) -> int:
-        """The most channels of any communicator."""
+        """The largest number of channels of any communicator."""
         return self.release.limits.max_channels
 
     def ctas(self) -> tuple[int, int]:
-        """The communicator's minCTAs and maxCTAs after the environment and NCCL's clamping.
+        """The communicator's minCTAs and maxCTAs, as the environment and NCCL's limits leave them.
 
         BadInput if no channel is left.
         """
@@ -129,12 +130,13 @@ def nvls_switched_off(environment: Environment) -> bool:
 
 
 def without_channels(release: Release, rules: "Rules", environment: Environment, kind: "Node") -> dict[str, Graph]:
-    """An NVLS graph without channels, if a variable makes NCCL search on GPUs that cannot multicast; else nothing.
+    """An NVLS graph without channels, if a variable makes NCCL search for NVLS on GPUs that cannot multicast; else
+    nothing.
 
     Its path type is the one at which the search starts; latencies of disabled cells depend on it. With values other
     than 0 and 2 NCCL does not ask the GPUs.
     """
-    start = rules.nvls_search_start  # none where such cells have no latency
+    start = rules.nvls_search_start  # None if such cells have no latency
     requested = environment.number("NCCL_NVLS_ENABLE", 2) not in (0, 2)
     if (
         start is None
@@ -159,7 +161,8 @@ def nearest_path(some_nvlink: bool) -> str:
 
 
 def weakest(graphs: Sequence[Graph], path_types: Sequence[str]) -> Graph:
-    """The graph on which ranks or nodes agree: the weakest values, but the first's pattern and latency (sic)."""
+    """The graph on which ranks or nodes agree: it has the weakest values, but the pattern and latency of the first
+    (sic)."""
     if len(graphs) == 1:
         return graphs[0]
     return replace(
@@ -423,7 +426,8 @@ def shares_resources(by: str, configured: bool, variables: Mapping[str, str]) ->
 
 
 def check_shared(communicator: "Comm") -> None:
-    """BadInput if NCCL crashes: it sets no chunk for shared NVLS if both communicators have as many ranks per node."""
+    """Raises BadInput if NCCL crashes: it sets no chunk for shared NVLS if both communicators have the same number of
+    ranks per node."""
     whole, chunk = communicator.shared, communicator.rules.nvls_chunk
     if whole is None or not chunk.unset_where_shared or not whole.nvls or not communicator.nvls:
         return
@@ -435,7 +439,7 @@ def check_shared(communicator: "Comm") -> None:
 
 
 def shared_channels(whole: "Comm | None", count: int) -> int:
-    """``count`` channels, but no more than ``whole``, whose resources are shared, has."""
+    """``count`` channels, but at most as many as ``whole``, the communicator whose resources are shared."""
     return count if whole is None else min(count, whole.channels)
 
 
@@ -445,19 +449,20 @@ def shared_channels_with_nvls(whole: "Comm | None", count: int) -> int:
 
 
 def shared_nvls_channels(whole: "Comm | None", count: int) -> int:
-    """``count`` channels of NVLS, but no more than ``whole``, whose resources are shared, has, if it has any."""
+    """``count`` channels of NVLS, but at most as many as NVLS has on ``whole``, the communicator whose resources are
+    shared, if it has NVLS."""
     return min(count, whole.nvls_channels) if whole is not None and whole.nvls else count
 
 
 ENABLE = "NCCL_MNNVL_ENABLE"
 CLUSTER, CLIQUE = "NCCL_MNNVL_UUID", "NCCL_MNNVL_CLIQUE_ID"
-IF_THERE = 2  # default of NCCL_MNNVL_ENABLE
+IF_THERE = 2  # the default of NCCL_MNNVL_ENABLE
 MEMORY, IF_DRIVER_HAS = "NCCL_CUMEM_ENABLE", -2
-NOT_SET, BY_RACK = -1, -2  # of NCCL_MNNVL_CLIQUE_ID; BY_RACK asks NVML for the rack
+NOT_SET, BY_RACK = -1, -2  # values of NCCL_MNNVL_CLIQUE_ID; with BY_RACK, NCCL asks NVML for the rack
 
 
 def shares_memory(environment: Environment) -> bool:
-    """Whether NCCL shares memory of CUDA's cuMem functions between processes, given a driver that has them.
+    """Whether NCCL shares memory from CUDA's cuMem functions between processes, if the driver has these functions.
 
     Source: ncclCuMemEnable, src/misc/cudawrap.cc, v2.28.9-1.
     """
@@ -474,12 +479,13 @@ class DomainHosts:
 
     environment: Environment
     hosts: int
-    domains: Sequence[int]  # hosts of each, in the order of ranks; empty: there is no fabric
+    domains: Sequence[int]  # number of hosts of each domain, in the order of ranks; empty without a fabric
     ready: bool
 
     @property
     def usable(self) -> bool:
-        """Whether NCCL finds the fabric at all: it needs all ranks on it, and memory that it can share over it."""
+        """Whether NCCL finds the fabric at all: all ranks have to be on it, and it has to be able to share memory over
+        it."""
         return bool(self.domains) and self.ready and shares_memory(self.environment)
 
 
@@ -531,7 +537,8 @@ def cliques_of_peers(fabric: DomainHosts) -> Sequence[int]:
 
 
 def _joined(fabric: DomainHosts) -> Sequence[int]:
-    """Number of hosts of each clique: a domain's, or all hosts if a variable gives all GPUs the same cluster."""
+    """The number of hosts of each clique: that of a domain, or all hosts if a variable gives all GPUs the same
+    cluster."""
     cluster = fabric.environment.number(CLUSTER, NOT_SET)
     clique = fabric.environment.number(CLIQUE, NOT_SET)
     if cluster == NOT_SET:

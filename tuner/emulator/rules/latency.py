@@ -29,7 +29,7 @@ def ring_steps(value: Float, point: ModelPoint) -> Float:
     if point.collective in (Collective.Reduce, Collective.Broadcast):
         if point.graph.same_channels:
             return value + point.hw_latency_us("here")
-        # Simple pays a chunk latency, taken from Tree's row.
+        # Simple pays the latency of a chunk, which is taken from Tree's row.
         row = Algorithm.Tree if point.protocol is Protocol.Simple else None
         return value + f32(point.steps) * point.hw_latency_us("here", row)
     between = point.rules.ring_network_steps(point)

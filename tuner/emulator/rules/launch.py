@@ -1,4 +1,5 @@
-"""Computes the launched grid of one operation from its bound, and the sizes at which its channels may change.
+"""Computes the launched grid of one operation from its largest number of channels (its bound), and the sizes at which
+the channels may change.
 
 Shapes: sizes are nBytes; channels and threads are arrays of integers, [size].
 """
@@ -28,7 +29,8 @@ from tuner.release.schema import given
 
 @dataclass(frozen=True, slots=True)
 class TrafficCells:
-    """How calls are cut into cells: traffic of a byte, the most channels, the least traffic of a channel, alignment."""
+    """How calls are cut into cells: the traffic of a byte, the most channels, the least traffic of a channel, and the
+    alignment."""
 
     per_byte: int
     channels: int
@@ -38,7 +40,7 @@ class TrafficCells:
 
 @dataclass(frozen=True, slots=True)
 class ChannelPosition:
-    """Where the next operation begins: a channel, and the traffic that is already on it."""
+    """Where the next operation begins: the channel, and the traffic that is already on it."""
 
     channel: int = 0
     loaded: int = 0
@@ -49,24 +51,25 @@ class ChannelSplit(Variant, ABC):
 
     @abstractmethod
     def cell_bytes(self, cells: TrafficCells) -> int:
-        """Bytes of a cell."""
+        """The bytes of a cell."""
 
     @abstractmethod
     def __call__(self, cells: TrafficCells, count_bytes: SizeArray, per_channel: SizeArray) -> IntArray:
-        """Number of channels that get work from one operation if each should get ``per_channel`` traffic."""
+        """The number of channels that get work from one operation, if each should get ``per_channel`` traffic."""
 
     @abstractmethod
     def _first(self, left: int, traffic: int) -> int:
-        """Cells for a channel whose share has this much traffic left."""
+        """The cells for a channel that has this much traffic left of its share."""
 
     @abstractmethod
     def _missing_bytes(self, cells: TrafficCells, bytes_: int) -> int:
-        """Bytes of the last cell that do not count as traffic."""
+        """The bytes of the last cell that do not count as traffic, because the cell is not full."""
 
     def in_group(
         self, cells: TrafficCells, bytes_: int, per_channel: int, place: ChannelPosition
     ) -> tuple[dict[int, int], ChannelPosition]:
-        """The bytes that each channel gets of the next operation of a group, and where the one after it begins."""
+        """The bytes that each channel gets from the next operation of a group, and where the operation after that
+        begins."""
         cell_bytes, most = self.cell_bytes(cells), cells.channels
         count, traffic = ceil_div(bytes_, cell_bytes), cell_bytes * cells.per_byte
         low = self._first(per_channel - place.loaded, traffic)
@@ -101,7 +104,7 @@ class CellsOfTheLeastTraffic(ChannelSplit):
         count = ceil_div(count_bytes, cell_bytes)
         first = np.minimum(count, ceil_div(per_channel, cell_bytes * cells.per_byte))
         used = 1 + ceil_div(count - first, first)
-        # What would need more channels than there are is spread over all of them.
+        # If more channels would be needed than exist, the cells are spread over all of them.
         dealt: IntArray = np.minimum(used, np.uint64(cells.channels)).astype(np.int64)
         return dealt
 
@@ -144,7 +147,7 @@ def _cut(count: int, each: int, low: int, left: int) -> tuple[bool, list[int]]:
     """
     low = count if left == 1 else min(count, low)
     middle, high = divmod(count - low, each)
-    if (low != 0) + middle + (high != 0) > left:  # what does not fit is spread over the rest
+    if (low != 0) + middle + (high != 0) > left:  # cells that do not fit are spread over the rest
         middle = left - 2
         each, rest = divmod(count - low, middle + 1)
         high = each + rest
@@ -172,13 +175,13 @@ def rounded_up(per_channel: SizeArray, least: int, align_bytes: int) -> SizeArra
     return rounded
 
 
-MOST = 1 << 18  # multiples to look at
+MOST = 1 << 18  # most multiples that are looked at
 NONE = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Sizes from ``low`` to ``high`` for which an operation has one bound of channels and one number of threads."""
+    """Sizes from ``low`` to ``high`` for which an operation has one bound on its channels and one number of threads."""
 
     bound: int
     threads: int
@@ -187,7 +190,7 @@ class Piece:
 
 
 class LaunchRule(Variant, ABC):
-    """Rule that computes the channels of one operation from its bytes."""
+    """A rule that computes the channels of one operation from its size in bytes."""
 
     def __call__(self, call: RuleCall, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
         """Channels and threads of each size."""
@@ -195,12 +198,13 @@ class LaunchRule(Variant, ABC):
         return self._used(call, nbytes, bound, threads), threads
 
     def tuned(self, call: RuleCall, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
-        """Channels and threads of each size if a tuner names this many channels."""
+        """The channels and threads of each size, if a tuner names this many channels."""
         bound, threads = self.tuned_bounds(call, tables, nbytes, named)
         return self._used(call, nbytes, bound, threads), threads
 
     def tuned_bounds(self, call: RuleCall, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
-        """The most channels of each size if a tuner names ``named``, and the threads of a block, arrays [size]."""
+        """The largest number of channels of each size if a tuner names ``named``, and the threads of a block; both are
+        arrays [size]."""
         own, _ = bounds(call, tables, nbytes)
         left = int(of_registered(call, tables, np.array([named], np.int64))[0])
         bound = np.array([call.rules.tuned_channels(each, left) for each in own.tolist()], np.int64)
@@ -212,7 +216,7 @@ class LaunchRule(Variant, ABC):
 
     @abstractmethod
     def _used(self, call: RuleCall, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
-        """The channels of the bound that get work; all [size]."""
+        """The channels of the bound that get work, [size]; all arguments but ``call`` are [size]."""
 
     @abstractmethod
     def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
@@ -293,7 +297,8 @@ class ShrinkThenBytes(LaunchRule):
         part_bytes *= np.uint64(align_bytes)
         elements = np.asarray(elements_at_once(call, threads)).astype(np.uint64)
         part = ceil_div(ceil_div(part_bytes, np.uint64(type_bytes)), elements) * elements
-        part = np.maximum(part, np.uint64(1))  # less than an element a rank, which no call has, is nobody's part
+        # A size of less than one element per rank, which no call has, gives no rank a part
+        part = np.maximum(part, np.uint64(1))
         channels: IntArray = ceil_div(work_bytes // np.uint64(type_bytes), part).astype(np.int64)
         trace.step("channels", "", self, bound, channels)
         return channels
@@ -350,7 +355,8 @@ def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
 
 
 def bound_ctas(call: RuleCall) -> tuple[int, int]:
-    """The fewest and the most channels that a call's bound may be; if the most is below the fewest, the most applies.
+    """The lowest and the highest number of channels that a call's bound may have; if the highest is below the lowest,
+    the highest applies.
 
     For calls on NVLS's channels NCCL reads the number of channels from the environment again, and uses no more. A
     number below the fewest CTAs, to which init raised NVLS's channels, applies here. Source: scheduleCollTasksToPlan,
@@ -370,14 +376,15 @@ def cells_of(call: RuleCall) -> TrafficCells:
 
 
 def _dealt_channels(call: RuleCall, nbytes: SizeArray, bound: IntArray) -> IntArray:
-    """Channels that get work: the buffer is cut into cells of a least traffic, which are distributed evenly.
+    """The number of channels that get work: the buffer is cut into cells with a minimum traffic, which are distributed
+    evenly.
 
-    Operations that the network takes part in use every channel of their bound.
+    Operations in which the network takes part use every channel of their bound.
     """
     if call.like_collnet:
         return bound
     cells = cells_of(call)
-    # All of this is size_t in NCCL, so unsigned here.
+    # NCCL computes all of this in size_t, which is unsigned.
     count_bytes = np.maximum(nbytes // np.uint64(call.request.parts(call.communicator.ranks)), np.uint64(1))
     traffic = np.maximum(count_bytes * np.uint64(cells.per_byte), np.uint64(cells.least))
     even = traffic // np.minimum(bound, cells.channels).astype(np.uint64)
@@ -390,7 +397,7 @@ def _dealt_channels(call: RuleCall, nbytes: SizeArray, bound: IntArray) -> IntAr
 def _multiples(call: RuleCall, step: int, low: int, high: int) -> SizeArray:
     """The sizes whose count is a multiple of ``step`` bytes, and the sizes with the next larger count."""
     parts = call.request.parts(call.communicator.ranks)
-    first, last = low // (step * parts), high // (step * parts) + 2  # the cell before the next one counts as well
+    first, last = low // (step * parts), high // (step * parts) + 2  # the cell before the next one counts, too
     if last - first > MOST:
         followed = (first + MOST - 1) * step * parts - 1
         raise TooManyRanges(

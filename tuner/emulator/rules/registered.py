@@ -30,15 +30,15 @@ from tuner.release.environment import Environment
 
 @dataclass(frozen=True, slots=True)
 class NetworkUse:
-    """How a rank reaches other nodes, as far as registered buffers of rings depend on it.
+    """How a rank reaches other nodes, as far as this affects registered buffers of rings.
 
-    ``relayed`` and ``direct`` are NCCL's ``useNetPXN`` and ``useGdr``, which it determines from all ranks as it
+    ``relayed`` and ``direct`` are NCCL's ``useNetPXN`` and ``useGdr``, which it determines from all ranks when it
     connects rings.
     """
 
     reached: bool  # a ring of the rank leaves or enters its node
-    relayed: bool  # something is sent over another GPU of the node (PXN)
-    direct: bool  # every adapter reads or writes its GPU's memory (GPUDirect RDMA)
+    relayed: bool  # some data is sent over another GPU of the node (PXN)
+    direct: bool  # every adapter reads and writes its GPU's memory (GPUDirect RDMA)
 
 
 NetworkOf = Callable[[Collection[Algorithm]], NetworkUse]
@@ -46,8 +46,8 @@ NetworkOf = Callable[[Collection[Algorithm]], NetworkUse]
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The heads of a rank's node, which enter the switch (NVLS) and the network (CollNetDirect), and which of the heads
-    the rank is.
+    """The heads of a rank's node, through which data enters the switch (NVLS) and the network (CollNetDirect), and the
+    numbers of the heads that the rank itself is.
 
     ``own_*`` are None for a rank that is no head. ``network`` is computed for rings between nodes on registered
     buffers, with the algorithms that are connected after rings.
@@ -95,7 +95,7 @@ def _is_kept(communicator: Comm, request: Request) -> bool:
 
 
 def missing(release: Release, buffers: Buffers) -> str | None:
-    """Sentence that a release does not have such buffers, and which releases do; None if it has them."""
+    """A sentence that says that a release does not have such buffers, and which releases do; None if it has them."""
     if buffers is Buffers.plain:
         return None
     if buffers is Buffers.window and release.rules.non_classic_path == "classic_path_only":
@@ -108,13 +108,14 @@ def missing(release: Release, buffers: Buffers) -> str | None:
 
 
 def not_on_nodes(communicator: Comm, buffers: Buffers) -> str | None:
-    """Condition under which such buffers are not emulated because nodes differ or cliques are joined; None elsewhere.
+    """A condition under which such buffers are not emulated, because nodes differ or cliques are joined; None if they
+    are emulated.
 
     A rank's NVLS channels depend on the compute capability of its own GPU, and with one rank per node on its own
     adapter (ncclNvlsRegResourcesQuery, src/transport/nvls.cc, and src/register/coll_reg.cc, v2.28.9-1).
     """
     if buffers is Buffers.window and communicator.nodes > 1 and symmetric_variables.joins_cliques(communicator):
-        return f"with {symmetric_variables.CROSS_CLIQUE}"  # copy engines of some releases take them
+        return f"with {symmetric_variables.CROSS_CLIQUE}"  # copy engines of some releases carry such calls
     if communicator.nodes_are_alike:
         return None
     plain = buffers is Buffers.window and communicator.release.symmetric.unsupported_windows == "plain"
@@ -199,8 +200,8 @@ def switch_takes_buffers(call: RuleCall) -> bool:
 def _switch_runs_on_buffers(call: RuleCall) -> bool:
     """Whether NVLS runs on the user's buffers: not over NVLink between hosts, nor if a process has several ranks.
 
-    A gather only receives into them, a reduction with scatter only sends from them. Source: nvlsRegSupport,
-    src/init.cc, v2.19.3-1; ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.27.3-1.
+    AllGather only receives into these buffers, ReduceScatter only sends from them. Source: nvlsRegSupport, src/init.cc,
+    v2.19.3-1; ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.27.3-1.
     """
     communicator = call.communicator
     read = {Collective.AllGather: Sides.receive, Collective.ReduceScatter: Sides.send}
@@ -290,7 +291,8 @@ def peers_take_buffers(call: RuleCall) -> bool:
     communicator, peers = call.communicator, call.communicator.release.registration.peers
     if peers == "never" or communicator.local_ranks == 1 or call.protocol is not Protocol.Simple:
         return False
-    if not init.shares_memory(communicator.environment):  # what peers can map was not allocated as NCCL shares it
+    # Memory that peers can map was then not allocated in the way in which NCCL shares it
+    if not init.shares_memory(communicator.environment):
         return False
     if not _handed_to_peers(call) or communicator.direct_nvlink:
         return _handed_to_peers(call)
@@ -333,7 +335,7 @@ def _handed_to_peers(call: RuleCall) -> bool:
 
 
 class ZeroCopyPeer(Enum):
-    """What a buffer is registered for; the values are those of NCCL's ``ncclRegBufferType``."""
+    """What a buffer is registered for, with the values of NCCL's ``ncclRegBufferType``."""
 
     peers = 1
     switch = 2
@@ -341,7 +343,8 @@ class ZeroCopyPeer(Enum):
 
 
 def takers(call: RuleCall, network: Callable[[], NetworkUse] | None) -> tuple[ZeroCopyPeer, ...]:
-    """Zero-copy peers of the call of a rank with this use of the network. BadInput if that is not emulated.
+    """The peers that access the user's buffers without a copy, for the call of a rank with this use of the network.
+    BadInput if that is not emulated.
 
     Source: ncclRegisterCollBuffers and ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.28.9-1.
     """
@@ -365,12 +368,12 @@ def takers(call: RuleCall, network: Callable[[], NetworkUse] | None) -> tuple[Ze
 
 VARIABLES = {Protocol.LL: "NCCL_LL_BUFFSIZE", Protocol.LL128: "NCCL_LL128_BUFFSIZE", Protocol.Simple: "NCCL_BUFFSIZE"}
 UNSET = -2
-LL128_LINE, LL128_DATA = 16, 15  # numbers of 8 bytes in a line, and how many of them are data
+LL128_LINE, LL128_DATA = 16, 15  # number of 8-byte words in a line, and number of those that are data
 STEPPING = (Collective.AllGather, Collective.ReduceScatter, Collective.AllReduce)
 
 
 def buffer_bytes(communicator: Comm, protocol: Protocol) -> int:
-    """The buffer of a connection. Source: computeBuffSizes, src/init.cc, v2.28.9-1."""
+    """The size of the buffer of a connection. Source: computeBuffSizes, src/init.cc, v2.28.9-1."""
     limits = communicator.release.limits
     requested = int32(communicator.environment.number(VARIABLES[protocol], UNSET))
     if requested != UNSET:
@@ -384,12 +387,13 @@ def buffer_bytes(communicator: Comm, protocol: Protocol) -> int:
 
 
 def step_bytes(communicator: Comm, protocol: Protocol) -> int:
-    """Bytes of one of the steps that a buffer is divided into."""
+    """The bytes of one of the steps into which a buffer is divided."""
     return buffer_bytes(communicator, protocol) // communicator.release.limits.buffer_steps
 
 
 def chunk_and_slice_steps(call: RuleCall) -> tuple[int, int]:
-    """Steps of a chunk, and of a slice of it: more than one for Ring/Simple where every rank has a part of its own.
+    """The number of steps of a chunk, and of a slice of it. Both are more than one for Ring/Simple if every rank has
+    its own part of the data.
 
     Source: src/include/collectives.h, v2.28.9-1.
     """
@@ -399,31 +403,33 @@ def chunk_and_slice_steps(call: RuleCall) -> tuple[int, int]:
 
 
 def grain_bytes(protocol: Protocol, warp_size: int) -> int:
-    """Grain of chunks, which they are multiples of. Source: ncclProtoGrainSize, src/include/device.h, v2.28.9-1."""
+    """The size in bytes of which chunks are multiples. Source: ncclProtoGrainSize, src/include/device.h, v2.28.9-1."""
     if protocol is Protocol.LL:
         return 16
     return warp_size * 8 // LL128_LINE * LL128_DATA * 8 if protocol is Protocol.LL128 else 512
 
 
-# Which buffers of calls a communicator can have: those that the release knows and NCCL takes, and are emulated.
+# The kinds of buffers that the calls of a communicator can have: those that the release knows, that NCCL accepts, and
+# that are emulated.
 
 
 def check_buffers_of(communicator: Comm, request: Request) -> None:
-    """BadInput for buffers of a call that the release does not have or refuses, or that are not emulated here."""
+    """Raises BadInput for buffers of a call that the release does not have or refuses, or that are not emulated
+    here."""
     check_buffers(communicator, request.buffers, request.windows)
     if request.in_place and request.buffers is Buffers.window and request.windows.sides is not Sides.both:
         raise BadInput("in place both buffers are one, so both are in the window; valid: windows both, or out of place")
 
 
 def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
-    """Checks the buffers of any call; ``of`` describes its windows. Errors: BadInput."""
+    """Checks the buffers of any call; ``of`` describes its windows. Raises BadInput."""
     if buffers is Buffers.plain:
         return
     release, values = communicator.release, communicator.environment.values.keys()
     if said := missing(release, buffers):
         raise NcclFails(said).cured(Remedy("buffers", "plain"))
     if not release.rules.registered:
-        return  # NCCL 2.18 registers what CUDA graphs capture for CollNet alone, and only if asked to
+        return  # NCCL 2.18 only registers for CollNet what CUDA graphs capture, and only on request
     reaching = sorted(set(release.environment.registered_buffers) & values - symmetric_variables.EMULATED)
     if (alone := chosen_alone(communicator)) is not None:
         reaching.append(alone)
@@ -444,7 +450,7 @@ def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
 
 
 def chosen_alone(communicator: Comm) -> str | None:
-    """The variable that makes NCCL choose for each call of a group by itself, if it is set so; else None."""
+    """The variable that makes NCCL choose for each call of a group by itself, if it is set to do so; else None."""
     name = communicator.release.environment.calls_alone
     return name if name is not None and communicator.environment.number(name, 0) else None
 
@@ -471,7 +477,7 @@ def _check_flags(communicator: Comm, flags: WindowFlag) -> None:
 
 
 class CtaPolicy(Enum):
-    """NCCL_CTA_POLICY_*."""
+    """The values of NCCL_CTA_POLICY_*."""
 
     default = 0
     efficiency = 1
@@ -519,9 +525,10 @@ def words_or_digit(environment: Environment) -> CtaPolicy:
 
 
 def multicast_channels(communicator: Comm, tables: Tables, request: Request) -> int | None:
-    """Number of channels that NVLS uses for this call if the policy prefers NVLS; None if the policy changes nothing.
+    """The number of channels that NVLS uses for this call if the policy prefers NVLS; None if the policy changes
+    nothing.
 
-    NVLS is preferred to any pick that may use as many channels or more. BadInput if ranks share a process.
+    NVLS is preferred to any pick that may use at least this number of channels. BadInput if ranks share a process.
     """
     environment = communicator.environment
     if not keeps(communicator, request) or not request.spreads or communicator.fabric:

@@ -57,8 +57,8 @@ from tuner.release.schema import Hardware, RuleNames
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rules:
-    """Functions of a release's rules, named as the fields of :class:`tuner.release.schema.RuleNames`; None without a
-    name.
+    """The rules of a release as functions. The fields have the names of those of
+    :class:`tuner.release.schema.RuleNames`; a field is None if the release names no rule.
 
     Each kind of rule has a field in that class, which says how many names a release gives, and a field here, which says
     how the function is called and which registry has the rules of the kind.
@@ -79,7 +79,7 @@ class Rules:
     cpu: Annotated[Callable[[Sequence[init.Cpu]], init.Cpu], init.CPU_RULES]
     table_cpu: Annotated[Callable[[Sequence[init.Cpu]], init.Cpu], init.CPU_RULES]
     tree_pattern: Annotated[Callable[[Sequence[Pattern | None]], Pattern | None], init.TREE_PATTERN_RULES]
-    exists: Mapping[Collective, tuple[Algorithm, ...]]  # no rules, but rows
+    exists: Mapping[Collective, tuple[Algorithm, ...]]  # rows, not rules
     fills: Annotated[Mapping[Algorithm, tuple[EnabledRule, ...]], enabled.RULES]
     enabled: Annotated[tuple[EnabledRule, ...], enabled.RULES]
     ring_backup: Annotated[tuple[EnabledRule, ...], enabled.RULES]

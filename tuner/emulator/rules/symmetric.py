@@ -1,7 +1,8 @@
-"""Rules for which calls leave the classic path for a symmetric kernel or copy engines, and for which kernel.
+"""Rules that say which calls bypass the algorithms for a symmetric kernel or copy engines, and which kernel carries
+them.
 
-The rules are for a single call in its group with buffers in windows, or in other buffers if NCCL is asked for that.
-Further rules say for which calls NCCL fails without room for the arguments of symmetric kernels.
+The rules are for a call that is alone in its group and has buffers in windows, or other buffers if a variable asks for
+that. Further rules say which calls fail because the arguments of symmetric kernels do not fit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +43,7 @@ def classic_path_only(
 def symmetric_by_blocks(
     communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
-    """Every call that a symmetric kernel can do, on all blocks the kernel's model asks for."""
+    """Every call that a symmetric kernel can do, on all blocks for which the kernel's model asks."""
     if not _asked_for(communicator, request) or not _implemented(communicator, request):
         return None
     own_bytes = own_bytes_of(communicator, request, nbytes)
@@ -54,9 +55,9 @@ def symmetric_by_blocks(
 def symmetric_by_cells(
     communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
-    """Every call that a symmetric kernel can do, in cells of a KiB, of which there may be fewer than blocks.
+    """Every call that a symmetric kernel can do, in cells of 1 KiB, of which there may be fewer than blocks.
 
-    Copy engines run the call if no block is to be used. NoAlgorithm if NCCL fails: see :func:`calls_in_windows`.
+    Copy engines carry the call if no block is to be used. NoAlgorithm if NCCL fails: see :func:`calls_in_windows`.
     """
     choice = _in_cells(communicator, request, nbytes)
     if choice is None and communicator.rules.bypass_first is calls_in_windows:
@@ -121,7 +122,8 @@ def _asked_for(communicator: Comm, request: Request) -> bool:
 
 
 def kernel_of_several(communicator: Comm, request: Request, sizes: Sequence[int]) -> NonClassicPath | None:
-    """The kernel that does several calls of one kind, with these nBytes, together; None if none does. Not for 2.27.
+    """The kernel that carries several calls of one kind together, with these nBytes; None if there is none. Not for
+    2.27.
 
     Source: ncclSymkPickKernel, src/sym_kernels.cc, and ncclSymmetricTaskScheduler, src/scheduler/symmetric_sched.cc,
     v2.30.7-1.
@@ -134,14 +136,15 @@ def kernel_of_several(communicator: Comm, request: Request, sizes: Sequence[int]
 
 
 def is_set_aside(communicator: Comm, request: Request, nbytes: int) -> bool:
-    """Whether a symmetric kernel could do a call in windows that are made. BadInput for links that are not emulated."""
+    """Whether a symmetric kernel could carry a call in windows that are really made. BadInput for links that are not
+    emulated."""
     if not request.symmetric or not _asked_for(communicator, request):
         return False
     return _implemented(communicator, request) and symmetric_kernels.exists_for(communicator, request, nbytes)
 
 
 def sends_are_copied(communicator: Comm, function: PeerCall, sides: Sides) -> bool:
-    """Whether copy engines do an AllToAll, Gather or Scatter, which NCCL otherwise turns into sends and receives.
+    """Whether copy engines carry an AllToAll, Gather or Scatter, which NCCL otherwise turns into sends and receives.
 
     ``sides`` are the buffers in symmetric windows. BadInput for links on which windows are not emulated. Source:
     taskAppend, src/enqueue.cc, v2.28.9-1.
@@ -150,7 +153,7 @@ def sends_are_copied(communicator: Comm, function: PeerCall, sides: Sides) -> bo
 
 
 def is_copied(communicator: Comm, request: Request, nbytes: int) -> bool:
-    """Whether copy engines do a call, which then waits for no other. Errors: BadInput."""
+    """Whether copy engines carry a call, which then waits for no other call. Raises BadInput."""
     by_cells = communicator.rules.non_classic_path not in (classic_path_only, symmetric_by_blocks)
     gathers = by_cells and request.collective is Collective.AllGather
     if not gathers or not _may_copy(communicator, request.collective, request.symmetric):
@@ -170,7 +173,7 @@ def _wants_no_blocks(communicator: Comm) -> bool:
 
 
 def _may_copy(communicator: Comm, call: Collective | PeerCall, sides: Sides) -> bool:
-    """Whether copy engines can do the call if these buffers are in symmetric windows."""
+    """Whether copy engines can carry the call if these buffers are in symmetric windows."""
     if not symmetric_rail.suffice_to_copy(communicator, sides) or not symmetric_variables.are_made(communicator):
         return False
     between = communicator.rules.copies_between_nodes
@@ -181,13 +184,13 @@ def _may_copy(communicator: Comm, call: Collective | PeerCall, sides: Sides) -> 
 
 
 def _dealt(communicator: Comm, request: Request, choice: KernelChoice, counted_bytes: int) -> NonClassicPath:
-    """The kernel on only those blocks that get a cell when whole cells are distributed evenly."""
+    """The kernel, reduced to those blocks that get a cell when whole cells are distributed evenly."""
     cells = counted_bytes // communicator.release.symmetric.cell_bytes
     return _kernel_path(communicator, request, choice, -(-cells // -(-cells // choice.blocks)))
 
 
 def _kernel_path(communicator: Comm, request: Request, choice: KernelChoice, blocks: int) -> NonClassicPath:
-    """The path through the kernel. NoAlgorithm if NCCL picks it for an operation that the kernel was not built for."""
+    """The path through the kernel. NoAlgorithm if NCCL picks the kernel for an operation for which it was not built."""
     if request.op.name in communicator.release.symmetric.ops_without_kernels.get(request.collective, ()):
         raise NoAlgorithm(
             f"NCCL {communicator.release.name} picks a symmetric kernel for {request.collective.name} "
@@ -257,7 +260,8 @@ def calls_of_a_kernel(communicator: Comm) -> int:
 
 
 def check(communicator: Comm, request: Request, sizes: SizeArray) -> None:
-    """BadInput if NCCL fails the call at one of these ``sizes`` (nBytes), as a variable leaves too little room."""
+    """Raises BadInput if NCCL fails the call at one of these ``sizes`` (nBytes), because a variable leaves too little
+    room."""
     rule = communicator.rules.symmetric_arguments
     if rule is None or VARIABLE not in communicator.environment.values or calls_of_a_kernel(communicator) >= 1:
         return
@@ -288,12 +292,12 @@ def calls_on_windows(communicator: Comm, request: Request, nbytes: int) -> bool:
 
 @ARGUMENT_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
 def calls_of_a_kind_with_kernels(communicator: Comm, request: Request, nbytes: int) -> bool:
-    """Whether a symmetric kernel could do the call if its buffers were in symmetric windows."""
+    """Every call that a symmetric kernel could carry if its buffers were in symmetric windows."""
     copied = is_copied(communicator, request, nbytes)
     return not copied and waits(communicator, request, nbytes)
 
 
-WAITING_RULES: Registry[Callable[[Request], bool]] = Registry()  # kinds of calls
+WAITING_RULES: Registry[Callable[[Request], bool]] = Registry()  # for kinds of calls
 
 
 @WAITING_RULES(nccl.SYMK_IMPLEMENTED(since="2.29.2"))
@@ -311,10 +315,10 @@ def gathers_sums_and_averages(request: Request) -> bool:
 
 
 def waits(communicator: Comm, request: Request, nbytes: int) -> bool:
-    """Whether a call, on any buffers, waits for a symmetric kernel if copy engines do not do it. Errors: BadInput.
+    """Whether a call, on any buffers, waits for a symmetric kernel if copy engines do not carry it. Raises BadInput.
 
-    A call that selects its algorithm does not. Source: ncclMakeSymmetricTaskList, src/scheduler/symmetric_sched.cc,
-    v2.29.2-1; of selections read from the binary.
+    A call that selects its algorithm does not wait. Source: ncclMakeSymmetricTaskList,
+    src/scheduler/symmetric_sched.cc, v2.29.2-1; of selections read from the binary.
     """
     if call_configuration.selected(communicator, request) is not None:
         return False
@@ -332,7 +336,7 @@ def waits(communicator: Comm, request: Request, nbytes: int) -> bool:
     return kind_waits(request) and symmetric_kernels.exists_for(communicator, request, nbytes)
 
 
-Aside = tuple[Kernels, list[CollectiveTask]]  # kernels that come first, and what is left for algorithms
+Aside = tuple[Kernels, list[CollectiveTask]]  # kernels that come first, and the tasks that are left for algorithms
 BypassRule = Callable[[Chooser, list[CollectiveTask]], Aside]
 BYPASSING_RULES: Registry[BypassRule] = Registry()
 
@@ -346,11 +350,11 @@ def only_a_call_alone(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
 
 @BYPASSING_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"))
 def calls_in_windows(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
-    """Calls in windows that a symmetric kernel could do, by kind, smallest first. NoAlgorithm if no kernel does
-    them.
+    """Calls in windows that a symmetric kernel could carry are set aside, by kind, smallest first.
 
-    NCCL then fails. No kernel does several calls if only low-latency kernels are left. Nor does one do a call that is
-    too large for them only in whole cells (sic): NCCL sets calls aside by their own bytes.
+    NoAlgorithm if no kernel carries them: NCCL fails in that case. If only low-latency kernels are left, no kernel
+    carries several calls. Such a kernel does not carry a call, either, that becomes too large when its bytes are
+    rounded up to whole cells (sic): NCCL sets calls aside by their own bytes.
     """
     communicator = chooser.communicator
     copied, ordered = _copied(communicator, ordered)
@@ -371,10 +375,11 @@ def _check_found(communicator: Comm, missing: bool) -> None:
 
 @BYPASSING_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
 def calls_on_any_buffers(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
-    """Calls that a symmetric kernel could do in windows, by kind, smallest first; windows are not checked yet.
+    """Calls that a symmetric kernel could carry in windows are set aside, by kind, smallest first.
 
-    Calls that need windows and lack them, or that no kernel does together, go back behind the rest, smallest first
-    (sic), although the rest has the largest first.
+    Whether they are in windows is not checked yet. Calls that need windows and lack them, or that no kernel carries
+    together, are put back after the other calls, smallest first (sic), although those are sorted with the largest
+    first.
     """
     communicator = chooser.communicator
     copied, ordered = _copied(communicator, ordered)
@@ -384,7 +389,7 @@ def calls_on_any_buffers(chooser: Chooser, ordered: list[CollectiveTask]) -> Asi
 
 
 def _copied(communicator: Comm, ordered: list[CollectiveTask]) -> Aside:
-    """Calls that copy engines do, in the order of the calls. Source: taskAppend, src/enqueue.cc, v2.30.7-1."""
+    """Calls that copy engines carry, in the order of the calls. Source: taskAppend, src/enqueue.cc, v2.30.7-1."""
     copied = [each for each in ordered if is_copied(communicator, each.request, each.nbytes)]
     for task in copied:
         task.path = COPY_ENGINES
@@ -397,10 +402,10 @@ def _others(tasks: Sequence[CollectiveTask], without: Sequence[CollectiveTask]) 
 
 
 def _full_kernels(communicator: Comm, waiting: Sequence[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
-    """Calls of a kind, smallest first, as many as the arguments of a kernel on all channels hold.
+    """Groups of calls of one kind, smallest first; each group has as many calls as fit into the arguments of a kernel
+    on all channels.
 
-    BadInput if they do not hold a single one: NCCL checks that for every call that it sets aside, whatever becomes
-    of it.
+    BadInput if not even one fits: NCCL checks that for every call that it sets aside, whatever carries the call later.
     """
     kinds: dict[object, list[CollectiveTask]] = {}
     for task in waiting:
@@ -417,7 +422,7 @@ def _parted(
     together: Iterator[list[CollectiveTask]] | Sequence[list[CollectiveTask]],
     rest: list[CollectiveTask],
 ) -> Aside:
-    """Calls that get a symmetric kernel, and the rest followed by those that get none."""
+    """The calls that get a symmetric kernel, and the other calls followed by those that get none."""
     kernels: Kernels = []
     for tasks in together:
         path = chooser.path_of(tasks)

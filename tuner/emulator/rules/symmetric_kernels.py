@@ -1,4 +1,4 @@
-"""The symmetric kernels that can do calls of a kind, and NCCL's choice among them."""
+"""The symmetric kernels that can carry calls of a kind, and NCCL's choice among them."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -19,13 +19,13 @@ from tuner.emulator.rules import candidate, launch, symmetric_rail, symmetric_va
 from tuner.release.schema import given
 from tuner.release.symmetric import SymmetricKernel, SymmetricRow
 
-BLOCK_CHARGE = 0.025  # of the time, for each block
+BLOCK_CHARGE = 0.025  # share of the time that each block counts
 GBS = 2**30 / 1e6  # bytes per us; NCCL's GBps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelUse:
-    """A kernel by name for calls of any size, one or several at a time."""
+    """A kernel by its name, for calls of any size, one or several at a time."""
 
     communicator: Comm
     request: Request
@@ -34,20 +34,20 @@ class KernelUse:
 
     @property
     def kernel(self) -> SymmetricKernel:
-        """The kernel's row of the release."""
+        """The kernel's row in the release's table."""
         return self.communicator.release.symmetric.kernels[self.request.collective][self.name]
 
     @property
     def row(self) -> SymmetricRow:
-        """The constants of the GPUs' generation."""
+        """The constants for the generation of the GPUs."""
         return self.communicator.release.symmetric.row(self.communicator.min_comp_cap)
 
 
-BlockRule = Callable[[Comm, Request, int], Iterator[int]]  # up to the most that the kernel may have
+BlockRule = Callable[[Comm, Request, int], Iterator[int]]  # numbers of blocks up to the most that the kernel may have
 BLOCK_RULES: Registry[BlockRule] = Registry()
-OfBlocks = Callable[[int], float]  # us
-OfSize = Callable[[int, int], OfBlocks]  # the bytes of the count, and those that the model takes for them
-TimeRule = Callable[[KernelUse], tuple[OfSize, float]]  # and what a block counts for against the kernel
+OfBlocks = Callable[[int], float]  # the time in us on a number of blocks
+OfSize = Callable[[int, int], OfBlocks]  # called with the bytes of the data, and with those that the model assumes
+TimeRule = Callable[[KernelUse], tuple[OfSize, float]]  # and the share that a block counts against the kernel
 TIME_RULES: Registry[TimeRule] = Registry()
 
 
@@ -58,7 +58,7 @@ TIME_RULES: Registry[TimeRule] = Registry()
     nccl.QUERY_MODEL_LSA_MOVED(since="2.31.2"),
 )
 def by_bus(use: KernelUse) -> tuple[OfSize, float]:
-    """Time of the bytes over the bus at the bandwidth of the blocks, which saturates smoothly."""
+    """The time in which the bytes cross the bus at the bandwidth of the blocks, which saturates smoothly."""
     row, kernel, collective, ranks = use.row, use.kernel, use.request.collective, use.communicator.ranks
     base_us = (row.base_us.low_latency if kernel.low_latency else row.base_us.bulk)[collective] + kernel.base_more_us
     block_gbs = row.block_gbs[collective] * GBS
@@ -109,7 +109,7 @@ def by_bus_or_all_to_all(use: KernelUse) -> tuple[OfSize, float]:
 
 @lru_cache(4096)
 def _dip(active: int, ranks: int) -> float:
-    """Efficiency of low-latency stores, which slow each other down around 32 blocks."""
+    """The efficiency of low-latency stores, which slow each other down around 32 blocks."""
     if ranks <= 4 or not 4 < active < 64:
         return 1.0
     points = ((2.0, 1.0), (3.0, 0.99), (5.0, 0.69), (6.0, 1.0))
@@ -129,7 +129,7 @@ SCALES: dict[str, Callable[[int, int], float]] = {
     nccl.SYMMETRIC_QUERY_MODEL(since="2.27.3"), nccl.QUERY_MODEL(since="2.28.3"), nccl.QUERY_MODEL_LSA(since="2.29.2")
 )
 def every_count(communicator: Comm, request: Request, limit: int) -> Iterator[int]:
-    """Every number of blocks from the fewest to the most; a minimum above the maximum is ignored (sic)."""
+    """Every number of blocks from the lowest to the highest; a minimum above the maximum is ignored (sic)."""
     least, most = communicator.ctas[0], min(communicator.ctas[1], limit)
     yield from (*range(least, most), most)
 
@@ -138,7 +138,10 @@ def every_count(communicator: Comm, request: Request, limit: int) -> Iterator[in
     nccl.QUERY_MODEL_LSA_MOVED(since="2.31.2"), nccl.BINARY("block counts of symmetric kernels", since="2.32.3")
 )
 def one_or_even_counts(communicator: Comm, request: Request, limit: int) -> Iterator[int]:
-    """1 and the even numbers between the fewest and the most blocks of a call, both rounded to 1 or an even number."""
+    """1 and the even numbers between the lowest and the highest number of blocks of a call.
+
+    Both ends are first rounded to 1 or an even number.
+    """
     least, most = launch.ctas(communicator, request)
     most = min(most, limit)
     least = min(least, most)
@@ -172,7 +175,8 @@ def _softplus(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """A kernel on its blocks, with the two numbers by which NCCL compares it: its modelled time, and its blocks."""
+    """A kernel with its number of blocks, and the two numbers by which NCCL compares kernels: the modelled time and the
+    blocks."""
 
     kernel: str
     blocks: int
@@ -183,7 +187,7 @@ class KernelChoice:
 
 @dataclass(frozen=True, slots=True)
 class KernelCounts:
-    """The counts of one kernel's calls: the largest, in bytes, and the sum that the model uses for all of them."""
+    """The sizes of the calls of one kernel: the largest in bytes, and the sum that the model uses for all of them."""
 
     most_bytes: int
     modelled_bytes: int
@@ -191,7 +195,7 @@ class KernelCounts:
 
 
 def best(communicator: Comm, request: Request, counts: KernelCounts) -> KernelChoice | None:
-    """The kernel with the least time, each block counting against it; None if none can do the call."""
+    """The kernel with the least time, to which each block adds a charge; None if none can carry the call."""
     table = communicator.release.symmetric
     least: KernelChoice | None = None
     for choice in weighed(communicator, request, counts):
@@ -201,7 +205,7 @@ def best(communicator: Comm, request: Request, counts: KernelCounts) -> KernelCh
 
 
 def weighed(communicator: Comm, request: Request, counts: KernelCounts) -> Iterator[KernelChoice]:
-    """The kernels that can do the calls, in NCCL's order.
+    """The kernels that can carry the calls, in NCCL's order.
 
     The size limit of low-latency kernels counts whole cells, as the model does.
     """
@@ -233,7 +237,7 @@ def exists_for(communicator: Comm, request: Request, nbytes: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A kernel that can do calls of some sizes: the numbers of blocks it may have, and its model."""
+    """A kernel that can carry calls of some sizes: the numbers of blocks that it may have, and its model."""
 
     name: str
     kernel: SymmetricKernel
@@ -242,7 +246,7 @@ class _Candidate:
     charge: float
 
 
-@lru_cache(64)  # every size asks
+@lru_cache(64)  # needed again for every size
 def _candidates(communicator: Comm, request: Request, several: bool) -> tuple[_Candidate, ...]:
     """The candidates in NCCL's order; low-latency kernels do one call at a time."""
     made = []
@@ -307,7 +311,7 @@ def _notes_multicast(communicator: Comm, request: Request) -> bool:
 
 
 def _usable(communicator: Comm, request: Request, kernel: SymmetricKernel) -> bool:
-    """Whether the kernel can do the call at some size."""
+    """Whether the kernel can carry the call at some size."""
     switch = multicast(communicator)
     if not kernel.low_latency and not symmetric_rail.suffice(communicator, request):
         return False
@@ -337,7 +341,8 @@ def _switch_reduces(communicator: Comm, request: Request) -> bool:
 
 
 def _on_blocks(communicator: Comm, of: _Candidate, counts: KernelCounts) -> KernelChoice | None:
-    """The kernel on the fewest blocks with which it is at most 2.5 % slower than on all the blocks that it may have."""
+    """The kernel on the lowest number of blocks with which it is at most 2.5 % slower than on all blocks that it may
+    have."""
     blocks_of, kernel = of.blocks, of.kernel
     if kernel.bulk_unit_bytes is not None:
         enough = tuple(n for n in blocks_of if _enough(kernel, counts.most_bytes, communicator.ranks, n))
@@ -357,7 +362,7 @@ def _on_blocks(communicator: Comm, of: _Candidate, counts: KernelCounts) -> Kern
 
 
 def _score(time_us: np.float32, charge: float, blocks: int) -> np.float32:
-    """Score that kernels are compared by: the time, raised by a share for each block."""
+    """The score by which kernels are compared: the time, increased by a share for each block."""
     return time_us * (f32(1) + f32(charge) * f32(blocks))
 
 
@@ -367,10 +372,10 @@ def _enough(kernel: SymmetricKernel, own_bytes: int, ranks: int, blocks: int) ->
     return own_bytes >= unit_bytes * (blocks if kernel.bulk_per_block else 1)
 
 
-# Which calls on symmetric windows copy engines do between nodes: rules by name.
+# Which calls on symmetric windows copy engines carry between nodes: rules by name.
 
 Copied = Collective | PeerCall
-BetweenNodesRule = Callable[[Comm, Copied, Sides], bool]  # the call, and which buffers are in such windows
+BetweenNodesRule = Callable[[Comm, Copied, Sides], bool]  # gets the call, and the buffers that are in such windows
 RULES: Registry[BetweenNodesRule] = Registry()
 
 

@@ -23,11 +23,11 @@ from tuner.release.symmetric import RailKernels, RailRow
 
 ClassicProtocol = Callable[
     [Request, int], Protocol | None
-]  # what the classic path would take for a size; None: nothing
+]  # called with a size: the protocol of the classic path; None if nothing runs
 LowLatencyRule = Callable[[Comm, Request, int, ClassicProtocol], bool]
-RULES: Registry[LowLatencyRule] = Registry()  # whether a low-latency kernel is taken
+RULES: Registry[LowLatencyRule] = Registry()  # whether a low-latency kernel is used
 
-# What kernels that are not of low latency read or write in other ranks' memory; of other collectives both.
+# What kernels other than low-latency ones read or write in other ranks' memory; for other collectives, both.
 REACHED = {Collective.AllGather: Sides.receive, Collective.ReduceScatter: Sides.send}
 
 
@@ -82,7 +82,7 @@ def _asked(communicator: Comm, request: Request) -> bool:
 
 
 def own_bytes_of(communicator: Comm, request: Request, nbytes: int) -> int:
-    """How many bytes of a call belong to one rank."""
+    """The number of bytes of a call that belong to one rank."""
     return nbytes // request.parts(communicator.ranks)
 
 
@@ -94,13 +94,13 @@ def in_whole_cells(communicator: Comm, own_bytes: int) -> int:
 
 GBS, SECONDS, MICROSECONDS = 1e9, 1e-6, 1e6
 
-RingRule = Callable[[Comm, Request, int], "RailChoice"]  # AllGather of so many bytes for each rank
+RingRule = Callable[[Comm, Request, int], "RailChoice"]  # AllGather with this many bytes for each rank
 RING_RULES: Registry[RingRule] = Registry()
 
 
 @dataclass(frozen=True, slots=True)
 class RailChoice:
-    """A kernel on its blocks. NCCL itself keeps the time of AllGather's only kernel in seconds (sic)."""
+    """A kernel with its number of blocks. NCCL itself stores the time of AllGather's only kernel in seconds (sic)."""
 
     name: str
     blocks: int
@@ -109,7 +109,7 @@ class RailChoice:
 
 
 def exist(communicator: Comm) -> bool:
-    """Whether the communicator may run rail kernels. Errors: BadInput if that is not known."""
+    """Whether the communicator may run rail kernels. BadInput if that is not known."""
     table = communicator.release.symmetric.rail
     if table is None or not symmetric_variables.are_made(communicator):
         return False
@@ -117,7 +117,7 @@ def exist(communicator: Comm) -> bool:
 
 
 def exist_for(communicator: Comm, request: Request) -> bool:
-    """Whether there are rail kernels for the collective. Errors: BadInput if that is not known."""
+    """Whether there are rail kernels for the collective. BadInput if that is not known."""
     return (
         exist(communicator)
         and (request.collective is Collective.AllGather or _scatters(communicator, request.collective))
@@ -126,7 +126,7 @@ def exist_for(communicator: Comm, request: Request) -> bool:
 
 
 def exist_without_windows(communicator: Comm) -> bool:
-    """Whether there are rail kernels for calls outside of windows; not if nothing says whether there is GIN."""
+    """Whether there are rail kernels for calls outside of windows; False if nothing says whether GIN is available."""
     try:
         return exist(communicator)
     except GinUnknown:
@@ -168,7 +168,7 @@ def hierarchical_ring(communicator: Comm, request: Request, nbytes: int) -> Rail
 
 @RING_RULES(nccl.QUERY_MODEL_GIN(since="2.29.7"))
 def rail_ring(communicator: Comm, request: Request, nbytes: int) -> RailChoice:
-    """Around the rail, with each chunk passed on inside the node by multicast."""
+    """The data goes around the rail, and multicast passes each chunk on inside the node."""
     fewest, most = _limits(communicator, request, _multicast_blocks(communicator))
     chunks, others = ceil_div(nbytes, _table(communicator).ring_chunk_bytes), _rail_ranks(communicator) - 1
     inside = f32(nbytes * communicator.ranks) / f32(_link_bps(communicator))
@@ -185,7 +185,7 @@ def _multicast_blocks(communicator: Comm) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Gathered:
-    """Every node adds its ranks' parts for each other node and sends the sum along the rail."""
+    """Every node adds up its ranks' parts for each other node, and sends the sum along the rail."""
 
     communicator: Comm
     reads_multicast: bool
@@ -206,12 +206,13 @@ class _Gathered:
 
     @property
     def saturating_blocks(self) -> int:
-        """Blocks that keep the slower of links and network busy."""
+        """The number of blocks that keeps the slower of links and network busy."""
         return math.ceil(min(float(1 << 30), self.wires_bps / (self.block_bps / self.in_block)))
 
     @property
     def wires_bps(self) -> float:
-        """Bandwidth of the slower of links and network; the only rank of a node has no links to wait for."""
+        """The bandwidth of the slower of links and network; if a node has only one rank, it has no links to wait
+        for."""
         links = _link_bps(self.communicator) / self.over_links if self.over_links else math.inf
         return min(links, _net_bps(self.communicator) / self.over_net)
 
@@ -240,7 +241,7 @@ class _Gathered:
 
 
 def _inbox_blocks(communicator: Comm) -> int:
-    """The number of blocks that there are buffers for: they are allocated once, for either kernel."""
+    """The number of blocks for which there are buffers, which are allocated once for both kernels."""
     fewest, most = communicator.ctas
     blocks = max(_Gathered(communicator, reads).saturating_blocks for reads in (False, True))
     requested = symmetric_variables.requested_blocks(communicator)
@@ -264,7 +265,7 @@ def _scatters(communicator: Comm, collective: Collective) -> bool:
 
 
 def _rail_ranks(communicator: Comm) -> int:
-    """Ranks of a rail (ncclTeamRail): as many as there are nodes where all have as many ranks."""
+    """The number of ranks of a rail (ncclTeamRail): the number of nodes, if all nodes have the same number of ranks."""
     return communicator.ranks // communicator.lsa_ranks
 
 

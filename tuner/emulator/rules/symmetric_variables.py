@@ -23,18 +23,18 @@ from tuner.release.schema import given
 
 CTAS, COPIED_OVER, BULK = "NCCL_SYM_CTAS", "NCCL_SYM_CE_THRESHOLD", "NCCL_SYM_TMA_ENABLE"
 GIN, RAILS, RAIL_CHUNK = "NCCL_GIN_TYPE", "NCCL_SYM_GIN_KERNELS_ENABLE", "NCCL_SYM_RS_GIN_CHUNK_SIZE"
-UNSET, NO_GIN, GDAKI = -1, 0, 3  # of GIN
+UNSET, NO_GIN, GDAKI = -1, 0, 3  # values of NCCL_GIN_TYPE
 RMA = "NCCL_NUM_RMA_CTX"
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 128, 1 << 30
 KERNEL, WITHOUT_WINDOWS = "NCCL_SYM_KERNEL", "NCCL_SYM_NOWIN_ENABLE"
-CROSS_CLIQUE = "NCCL_MNNVL_CROSS_CLIQUE"  # with which NVLink may reach peers of other nodes, too
+CROSS_CLIQUE = "NCCL_MNNVL_CROSS_CLIQUE"  # with this variable, NVLink may also reach peers of other nodes
 WINDOWS, STRIDE = "NCCL_WIN_ENABLE", "NCCL_WIN_STRIDE"
-# The distance of the windows of two GPUs reaches no choice: where it is too short, registering them fails.
-# GIN's are without effect where a release has no kernels of several nodes.
+# The allowed distance of the windows of two GPUs affects no choice: if it is too short, registering the windows fails.
+# Variables of GIN have no effect in a release without kernels for several nodes.
 EMULATED = frozenset({CTAS, COPIED_OVER, BULK, GIN, RMA, RAILS, RAIL_CHUNK, WINDOWS, STRIDE, init.MEMORY})
 _UNSIGNED = 2**64
 
-RequestedRule = Callable[[Comm, Collective, str], bool]  # whether a kernel, by NCCL's name, is left
+RequestedRule = Callable[[Comm, Collective, str], bool]  # whether a kernel, by NCCL's name, is allowed
 REQUESTED_RULES: Registry[RequestedRule] = Registry()
 
 
@@ -61,7 +61,7 @@ def requested_collectives(communicator: Comm) -> frozenset[Collective]:
     return _named_in(communicator.release.symmetric.names, *texts) if any(texts) else frozenset()
 
 
-@lru_cache(64)  # every size and kernel asks
+@lru_cache(64)  # needed again for every size and kernel
 def _named_in(names: tuple[str, ...], algorithms: str, protocols: str, kernels: str) -> frozenset[Collective]:
     named = (
         forced(algorithms, "NCCL_ALGO", Algorithm),
@@ -80,7 +80,7 @@ def _rows(text: str, names: tuple[str, ...]) -> Mapping[Collective, Mapping[IntE
 @cache
 def kernels_of(names: tuple[str, ...]) -> type[IntEnum]:
     """NCCL's symmetric kernels as the elements of a list."""
-    enumerated: Any = IntEnum  # mypy reads literal lists of names alone
+    enumerated: Any = IntEnum  # mypy only accepts literal lists of names
     kernels: type[IntEnum] = enumerated("SymmetricKernels", names, start=0)
     return kernels
 
@@ -123,9 +123,9 @@ def gin_is_offered(communicator: Comm) -> bool:
 
 
 def taken_gin(communicator: Comm, in_windows: bool) -> Finding | None:
-    """Finding on what is assumed of GIN if NCCL_GIN_TYPE is not set; None if no choice depends on that.
+    """A finding that says what is assumed about GIN if NCCL_GIN_TYPE is not set; None if no choice depends on that.
 
-    For calls in windows it says that GIN is assumed, as the adapters offer it; for groups outside of windows, that
+    For calls in windows it says that GIN is assumed because the adapters offer it; for groups outside of windows, that
     nothing says whether GIN is offered.
     """
     asked = communicator.nodes > 1 and communicator.rules.windows_between_nodes is not None
@@ -139,7 +139,7 @@ def taken_gin(communicator: Comm, in_windows: bool) -> Finding | None:
 
 
 class GinUnknown(BadInput):
-    """Neither the variable nor the adapters say whether the network offers GIN."""
+    """Raised if neither the variable nor the adapters say whether the network offers GIN."""
 
 
 def _gin_unknown() -> BadInput:
@@ -169,7 +169,7 @@ def copies_in_bulk(communicator: Comm) -> bool:
 
 
 def copied_over_elements(communicator: Comm, multicast: bool) -> int | None:
-    """Number of elements per rank beyond which AllGather on Blackwell is left to copy engines; None: never.
+    """The number of elements per rank above which copy engines carry AllGather on Blackwell; None: they never do.
 
     A negative threshold has no effect, as NCCL compares unsigned numbers.
     """
@@ -216,14 +216,14 @@ def if_gpus_start_transfers(communicator: Comm) -> bool:
 
 
 def note_multicast(communicator: Comm, request: Request) -> bool:
-    """Whether NCCL finds out if GPUs multicast as it makes this call's windows. BadInput as in :func:`are_made`."""
+    """Whether NCCL finds out if GPUs multicast when it makes this call's windows. BadInput as in :func:`are_made`."""
     if request.buffers is not Buffers.window or not are_made(communicator):
         return False
     return bool(request.symmetric) or communicator.release.symmetric.multicast_is_noted_by == "windows"
 
 
 def are_made(communicator: Comm) -> bool:
-    """Whether windows are really made. Errors: BadInput.
+    """Whether windows are really made. Raises BadInput.
 
     If they are not, the release's table says what their buffers count as.
     """

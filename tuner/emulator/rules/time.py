@@ -21,7 +21,7 @@ from tuner.emulator.rules.call import RuleCall
 from tuner.release.schema import given
 
 Value: TypeAlias = Float | FloatArray
-Corrected = tuple[Value, Value]  # latency in us and bandwidth in GB/s, of one size or each
+Corrected = tuple[Value, Value]  # latency in us and bandwidth in GB/s, for one size or for each
 CorrectionRule = Callable[[Value, Value, RuleCall, MessageSizes], Corrected]
 PenaltyRule = Callable[[FloatArray, RuleCall], FloatArray]
 CORRECTIONS: Registry[CorrectionRule] = Registry()
@@ -211,7 +211,7 @@ def _plateau(call: RuleCall) -> float:
 
 
 def _corrected(bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes, used: int) -> FloatArray:
-    # One more entry stands for "no correction": index -1 and everything past the table.
+    # One more entry means "no correction"; it is used for index -1 and for everything past the table.
     factors = [*call.communicator.release.tree_correction[call.protocol][:used], 1.0]
     scaled: FloatArray = bandwidth_gbs * np.array(factors, f32)
     return scaled[np.minimum(sizes.log_of_64_bytes, len(factors) - 1)]

@@ -1,1 +1,1 @@
-"""Steps of ranks in a launch: who sends which elements to whom, and in which order numbers are added."""
+"""The steps of ranks in a launch: which rank sends which elements to which, and in which order numbers are added."""

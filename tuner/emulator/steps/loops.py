@@ -15,8 +15,9 @@ from tuner.emulator.launches import ChannelShare, Sharing, Work
 
 WARP = 32
 LAST_CHUNK_ALIGNMENT_BYTES = 16
-GRAIN_BYTES = {Protocol.LL: 8, Protocol.LL128: 60}  # calcBytePerGrain: what a thread moves at once
-# 60 bytes a thread are more than a chunk of LL128 needs at least (sic): half of them, and an eighth in trees.
+GRAIN_BYTES = {Protocol.LL: 8, Protocol.LL128: 60}  # calcBytePerGrain: the bytes that a thread moves at once
+# 60 bytes per thread are more than LL128 needs for its smallest chunk (sic): it takes half of them, and an eighth in
+# trees.
 LL128_SHARE = {Algorithm.Ring: 2, Algorithm.Tree: 8}
 HALVED = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 
@@ -54,7 +55,8 @@ def loops(work: Work, share: ChannelShare, ranks: int) -> Iterator[Loops]:
 
 
 def loops_of_heads(work: Work, share: ChannelShare, heads: int, count: int) -> Iterator[Loops]:
-    """The loops of a channel whose chunks go to the switch or the network: one of each head, or a single one.
+    """The loops of a channel whose chunks go to the switch or the network; a loop has one chunk for each head, or a
+    single one.
 
     ``count``: the elements that all channels together work on if they take turns; for a rail, those of all its heads.
     Source: RunWorkColl of NVLS, NVLSTree, CollNetDirect and CollNetChain, src/device/*.h, v2.28.9-1.
@@ -94,7 +96,7 @@ def _ring_in_turns(work: Work, share: ChannelShare, parts: int) -> Iterator[Loop
         if not times:
             continue
         chunk = _chunk_in_turns(work, share, channels * parts, left)
-        if parts > 1 and work.protocol is Protocol.Simple:  # a channel's chunks are neighbours
+        if parts > 1 and work.protocol is Protocol.Simple:  # the chunks of a channel are adjacent
             own, part_step = share.turn * parts * chunk, chunk
         else:
             own, part_step = share.turn * chunk, channels * chunk
@@ -102,7 +104,7 @@ def _ring_in_turns(work: Work, share: ChannelShare, parts: int) -> Iterator[Loop
 
 
 def _chunk_in_turns(work: Work, share: ChannelShare, sharers: int, left: int) -> int:
-    """Elements of a chunk if ``left`` elements are left for ``sharers`` chunks."""
+    """The elements of a chunk if ``left`` elements are left for ``sharers`` chunks."""
     size, threads = work.dtype.size_bytes, work.warps * WARP
     if work.protocol is Protocol.Simple:
         return _rounded_up(min(share.chunk, ceil_div(left, sharers)), (threads - WARP) * 8 // size)

@@ -1,4 +1,4 @@
-"""In which order the ranks' numbers are added for each element: ranges of elements, and the order in each range.
+"""The order in which the ranks' numbers are added for each element: ranges of elements, and the order in each range.
 
 A term is a rank, which stands for that rank's number, or a tuple of terms that are added from left to right: ``(0, 1,
 2)`` is (x0 + x1) + x2, and ``(0, 1, (2, 3))`` is (x0 + x1) + (x2 + x3). Floating-point addition is commutative but not
@@ -22,7 +22,7 @@ from tuner.emulator.request import FP8, Request
 from tuner.emulator.steps import pat
 from tuner.emulator.steps.loops import loops
 
-MOST_RANKS = 16  # whose order is shown in full
+MOST_RANKS = 16  # orders of at most this number of ranks are shown in full
 Term: TypeAlias = Union[int, tuple["Term", ...]]  # noqa: UP007  a name that is in its own definition
 
 
@@ -70,7 +70,7 @@ def of_ring(ring: Sequence[int], last: int) -> Term:
     first, *others = (*ring[last + 1 :], *ring[: last + 1])
     if not others:
         return first
-    return min(first, others[0]), max(first, others[0]), *others[1:]  # what add_all gives, in one go
+    return min(first, others[0]), max(first, others[0]), *others[1:]  # the same result as add_all, in one go
 
 
 def of_tree(children: Sequence[Sequence[int]], root: int) -> Term:
@@ -139,7 +139,7 @@ INTEGERS = (
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Ranges of elements and their terms.
+    """Ranges of elements, and the term by which each range is added.
 
     Range i begins at element number ``starts[i]`` and ends before the next one; the last ends at ``count``.
 
@@ -151,7 +151,7 @@ class Orders:
     starts: IntArray
     which: IntArray
     terms: tuple[Term, ...]
-    sums_in: DataType  # what sums are rounded to after each addition; to the call's type at the end
+    sums_in: DataType  # the type to which sums are rounded after each addition; at the end they get the call's type
 
     def at(self, offsets: IntArray) -> IntArray:
         """The number of the term, an index into ``terms``, of each element of ``offsets``, [element]."""
@@ -353,8 +353,8 @@ def _in_columns(call: Orders, row: int, columns: IntArray) -> Iterable[tuple[int
             yield int(column), int(offsets[place]), call.terms[number]
 
 
-IN_RANK_ORDER = ("AllReduce_AGxLL_R", "AllReduce_AGxLLMC_R", "ReduceScatter_LL")  # all ranks add alike
-FROM_OWN_RANK = ("ReduceScatter_LD", "ReduceScatter_TmaLD")  # each rank adds its result, from its own number on
+IN_RANK_ORDER = ("AllReduce_AGxLL_R", "AllReduce_AGxLLMC_R", "ReduceScatter_LL")  # all ranks add in the same order
+FROM_OWN_RANK = ("ReduceScatter_LD", "ReduceScatter_TmaLD")  # each rank adds its result beginning with its own number
 BY_WARPS = "an element begins at the rank whose warp adds it, which is not derived here"
 NOT_DERIVED = "its order is not derived here"
 SYMMETRIC_NOT_CLAIMED = {

@@ -1,4 +1,4 @@
-"""PAT, one rank per node: binomial trees of all ranks at once, whose steps of one distance are sent together.
+"""PAT with one rank per node: binomial trees of all ranks at once. Steps of the same distance are sent together.
 
 A rank's part comes from, or goes to, ranks at a distance, counted along the order of ranks. The rank at distance d
 passes a part on to the one at d without its lowest bit, 1, 2, 4 ... ranks away; that bit is the dimension of the
@@ -21,8 +21,7 @@ from tuner.emulator.steps.records import Peer, Step
 BUFFER_STEPS = 8  # NCCL_STEPS
 
 
-# The moves of PAT: for each distance a part is at, which dimension it comes in by, and which it leaves by.
-#
+# The moves of PAT: for each distance of a part, the dimension by which it comes in and the one by which it leaves.
 # Source: getNextOp of PatRSAlgorithm and PatAGAlgorithm, src/include/collectives.h, v2.28.9-1.
 
 
@@ -36,7 +35,7 @@ class Aggregation:
 
     @property
     def apart(self) -> int:
-        """Step between far distances: the number of ranks, rounded up to a power of two, over ``far``."""
+        """The step between far distances: the number of ranks, rounded up to a power of two, divided by ``far``."""
         return (1 << (self.ranks - 1).bit_length()) // self.far
 
     def done(self, place: int) -> bool:
@@ -165,7 +164,7 @@ def _of_the_first(how: Aggregation, near: int) -> Iterator[Move]:
 
 def _near(how: Aggregation, near: int) -> Iterator[Move]:
     dimension = (near & -near).bit_length() - 1
-    to_far = near == 1 << dimension  # what comes in is for a far distance, which goes on to a peer of its own
+    to_far = near == 1 << dimension  # what comes in is for a far distance, which is passed on to a separate peer
     ahead = since = 0
     for place in range(how.far):
         distance = _inverted(place, how.far) * how.apart + near

@@ -8,8 +8,8 @@ from typing import TypeAlias
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Protocol
 
-# Bytes of numbers in a unit that goes over the wire at once, and that unit's bytes with its flags.
-# Source: ncclLLFifoLine, src/include/device.h; WireWordPerSlice, src/device/prims_ll128.h.
+# The bytes of data in a unit that is sent at once, and the bytes of that unit with its flags. Source: ncclLLFifoLine,
+# src/include/device.h; WireWordPerSlice, src/device/prims_ll128.h.
 ON_THE_WIRE = {Protocol.LL: (8, 16), Protocol.LL128: (1920, 2048), Protocol.Simple: (1, 1)}
 
 
@@ -40,17 +40,19 @@ class Step:
 
     channel: int
     rank: int
-    threads: int  # which of the block's threads, from 0; all go on at their own pace
-    number: int  # of these threads' steps on this channel, from 0
+    threads: int  # number of the threads within the block, from 0; groups of threads run independently
+    number: int  # number of the step among those of these threads on this channel, from 0
     receive_from: tuple[Peer, ...]
     send_to: tuple[Peer, ...]
     pieces: Pieces
     adds: bool  # whether what is received is added to the rank's own numbers
     protocol: Protocol
-    unused: int = 0  # elements that go over the wire beside these, and that nobody reads (PAT)
-    connection: int = 0  # which of two connections between two ranks
-    kernel: int = 0  # of the launch: one begins when all blocks of the one before have ended
-    batch: int = 0  # of the channel's block: one begins when all threads have ended the one before
+    unused: int = 0  # elements that are sent along and that nobody reads (PAT)
+    connection: int = 0  # number of the connection, of two between the two ranks
+    # Number of the kernel in the launch; a kernel begins when all blocks of the previous one have ended
+    kernel: int = 0
+    # Number of the batch of the channel's block; a batch begins when all threads have ended the previous one
+    batch: int = 0
 
     @property
     def elements(self) -> int:
@@ -64,15 +66,15 @@ class Schedule:
 
     ranks: int
     channels: tuple[int, ...]
-    threads: int  # groups of threads of a block, at most
+    threads: int  # largest number of groups of threads of a block
     connections: int  # between two ranks on a channel, in one direction
     element_bytes: int
     steps: Callable[[int], Iterator[Step]]
-    fabrics: tuple[InNetwork, ...] = ()  # that take part
+    fabrics: tuple[InNetwork, ...] = ()  # switches or networks that take part
 
 
 def wire_bytes(protocol: Protocol, nbytes: int) -> int:
-    """Bytes that a message takes on NVLink: LL and LL128 send flags along."""
+    """The bytes that a message takes on NVLink, including the flags that LL and LL128 send."""
     unit, on_the_wire = ON_THE_WIRE[protocol]
     return -(-nbytes // unit) * on_the_wire
 
@@ -86,20 +88,21 @@ class ScheduledOperation:
     sends: bool
     peer: Peer
     bytes: int
-    wire_bytes: int  # with the flags of LL and LL128, and what goes along unused
-    tag: int  # one of its own for each message between two ranks
-    after: tuple[int, ...]  # receives that have come to their end before
+    wire_bytes: int  # including the flags of LL and LL128 and unused elements
+    tag: int  # a different one for each message between two ranks
+    after: tuple[int, ...]  # receives that have ended before
     begun: tuple[int, ...]  # sends that have begun before
 
 
 @dataclass(slots=True)
 class _Before:
-    """What a rank's next operation waits for: operations of the same threads, of the batch and the kernel before."""
+    """What a rank's next operation waits for: operations of the same threads, and those of the previous batch and
+    kernel."""
 
     threads: tuple[int, int, int, int] | None = None  # kernel, channel, batch, threads
     received: tuple[int, ...] = ()
     sent: tuple[int, ...] = ()
-    batch: tuple[int, ...] = ()  # the last operations of what the batch waits for
+    batch: tuple[int, ...] = ()  # the last operations of the previous batch
     ended: tuple[int, ...] = ()  # those of this batch so far
     kernel: tuple[int, ...] = ()
     ended_in_kernel: tuple[int, ...] = ()

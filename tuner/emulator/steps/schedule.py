@@ -16,15 +16,15 @@ from tuner.emulator.steps import pat
 from tuner.emulator.steps.loops import Loops, loops, loops_of_heads
 from tuner.emulator.steps.records import InNetwork, Peer, Pieces, Schedule, Step
 
-SLICE_ALIGNMENT = 16  # elements
-LEAST_SLICE = 32  # a slice has at least the 32nd part of what it may have
+SLICE_ALIGNMENT = 16  # in elements
+LEAST_SLICE = 32  # a slice has at least this fraction of its largest size
 
-Place: TypeAlias = Callable[[int, int], Pieces]  # of elements of a loop's count: where they are in the whole buffer
+Place: TypeAlias = Callable[[int, int], Pieces]  # where elements of a loop's count are in the whole buffer
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkStep:
-    """A step with one part of each loop, before its number and its elements are known."""
+    """A step that has one part of each loop, before its number and its elements are known."""
 
     part: int
     place: Place
@@ -100,7 +100,7 @@ class NodeHeads:
 
     of_nodes: tuple[tuple[int, ...], ...]
     node: int
-    own: int | None  # which of its node's heads the rank is
+    own: int | None  # the number of the head that the rank is
 
     @property
     def count(self) -> int:
@@ -160,12 +160,12 @@ def _heads(across: Across, by_node: Sequence[Sequence[int]], rank: int) -> NodeH
 
 
 Kernels = Sequence[ExchangeKernel]
-TOGETHER = 8  # works of a batch, a send and a receive each
+TOGETHER = 8  # number of works of a batch, each with a send and a receive
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The part of a message that goes over one channel, in bytes."""
+    """The part of a message that is sent on one channel, in bytes."""
 
     transfer: Transfer
     first: int
@@ -203,7 +203,7 @@ def _exchange_parts(
     for each in batch:
         if isinstance(
             each, WorkElement
-        ):  # up to 2.21 a part is a transfer of its own, and LL's chunks are with their flags
+        ):  # up to 2.21 a part is a transfer of its own, and chunks of LL include their flags
             transfer = each.transfer
             chunk = transfer.chunk_bytes // (2 if transfer.protocol is Protocol.LL else 1)
             yield _Part(transfer, transfer.offset_bytes, transfer.bytes, chunk)
@@ -230,7 +230,7 @@ def _chunks(part: _Part, like: Step) -> Iterator[Step]:
 
 BY_SWITCH = (InNetwork.switch_adds, InNetwork.switch_copies)
 BY_NETWORK = (InNetwork.network_adds, InNetwork.network_copies)
-GROUPS_OF_THREADS = {Algorithm.Ring: 2, Algorithm.Tree: 2}  # at most; 4 of others
+GROUPS_OF_THREADS = {Algorithm.Ring: 2, Algorithm.Tree: 2}  # at most; other algorithms have 4
 
 
 def schedule(work: Work, across: Across) -> Schedule:
@@ -264,7 +264,7 @@ def _steps(work: Work, across: Across, rank: int) -> Iterator[Step]:
 
 
 def _of_channel(work: Work, across: Across, share: ChannelShare, rank: int) -> tuple[list[Loops], list[ThreadGroup]]:
-    """The loops of a channel, and what the rank's threads do in each."""
+    """The loops of a channel, and what the threads of the rank do in each of them."""
     channel, ranks = share.channel, sum(map(len, across.ranks_of_nodes))
     if work.algorithm is Algorithm.Tree:
         return list(loops(work, share, ranks)), up_and_down(across.trees[channel], rank)
@@ -284,10 +284,8 @@ def _of_channel(work: Work, across: Across, share: ChannelShare, rank: int) -> t
     return own_loops, by_heads(work, own, across.collnet_direct[rank], rank)
 
 
-# What a rank does in one loop where the network adds: CollNet direct, by heads, and CollNet chain, along a chain.
-#
-# Source: RunWorkColl of CollNetDirect and CollNetChain, src/device/all_reduce.h, all_gather.h and reduce_scatter.h,
-# v2.28.9-1.
+# What a rank does in one loop if the network adds: CollNet direct, by heads, and CollNet chain, along a chain. Source:
+# RunWorkColl of CollNetDirect and CollNetChain, src/device/all_reduce.h, all_gather.h and reduce_scatter.h, v2.28.9-1.
 
 NETWORK_ADDS, NETWORK_COPIES = (InNetwork.network_adds,), (InNetwork.network_copies,)
 TO_HEADS, FROM_HEADS = 1, 0  # NCCL's connIndex
@@ -345,10 +343,8 @@ def _in_rails(work: Work, heads: NodeHeads, rank: int) -> list[ThreadGroup]:
     ]
 
 
-# What a rank does in one loop along a ring, and up and down a tree.
-#
-# Source: runRing and runTreeSplit of src/device/all_reduce.h, runRing of reduce_scatter.h, all_gather.h, reduce.h and
-# broadcast.h, v2.28.9-1.
+# What a rank does in one loop along a ring, or up and down a tree. Source: runRing and runTreeSplit of
+# src/device/all_reduce.h, runRing of reduce_scatter.h, all_gather.h, reduce.h and broadcast.h, v2.28.9-1.
 
 
 def around(work: Work, ring: Sequence[int], rank: int) -> ThreadGroup:
@@ -375,7 +371,7 @@ def around(work: Work, ring: Sequence[int], rank: int) -> ThreadGroup:
                 ChunkStep(0, parts[ranks - 1], before, ()),
             ]
         )
-    if work.collective is Collective.Reduce:  # from the rank behind the root around to it
+    if work.collective is Collective.Reduce:  # from the rank after the root around to the root
         first, last, adds = before == (work.root,), rank == work.root, True
     else:
         first, last, adds = rank == work.root, after == (work.root,), False
@@ -392,7 +388,7 @@ def _twice_around(ranks: int, place: int, before: tuple[int], after: tuple[int])
 
 
 def up_and_down(tree: TreeOrder, rank: int) -> list[ThreadGroup]:
-    """Steps to the parent and from it; the root sends down again what it has added."""
+    """The steps to the parent and from it; the root sends down what it has added."""
     parent, children = tree.parents[rank], tree.children[rank]
     up = ChunkStep(0, in_buffer, children, children if parent is None else (parent,), adds=bool(children))
     if parent is None:
@@ -400,11 +396,10 @@ def up_and_down(tree: TreeOrder, rank: int) -> list[ThreadGroup]:
     return [ThreadGroup([up]), ThreadGroup([ChunkStep(0, in_buffer, (parent,), children)])]
 
 
-# What a rank does in one loop where the switch of its node takes part: NVLS, alone, with the network, and with trees.
-#
-# A rank hands each head's part to the switch, which adds what all ranks of the node hand it when the head asks for it
-# (multimem.ld_reduce); what a head hands to the switch (multimem.st) all ranks of its node get, itself among them.
-# Source: RunWorkColl of NVLS and NVLSTree, src/device/all_reduce.h, all_gather.h and reduce_scatter.h, v2.28.9-1.
+# What a rank does in one loop if the switch of its node takes part: NVLS alone, with the network, or with trees. A rank
+# gives each head's part to the switch. When a head asks for its part, the switch adds what all ranks of the node have
+# given (multimem.ld_reduce). What a head writes to the switch (multimem.st), all ranks of its node get, including the
+# head. Source: RunWorkColl of NVLS and NVLSTree, src/device/all_reduce.h, all_gather.h and reduce_scatter.h, v2.28.9-1.
 
 SWITCH_ADDS, SWITCH_COPIES = (InNetwork.switch_adds,), (InNetwork.switch_copies,)
 
@@ -434,7 +429,7 @@ def by_switch(work: Work, across: Across, heads: NodeHeads, channel: int, rank: 
 def _parts(work: Work, heads: NodeHeads, several: bool) -> list[Place]:
     if several:
         return [heads.of_rail(head, work.count) for head in range(heads.count)]
-    return [in_part_of(head, work.count) for head in range(heads.count)]  # sic: a head's number is taken for its rank
+    return [in_part_of(head, work.count) for head in range(heads.count)]  # sic: a head's number is used as its rank
 
 
 def _all_gather(work: Work, heads: NodeHeads, rank: int, several: bool) -> list[ThreadGroup]:

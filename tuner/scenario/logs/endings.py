@@ -1,7 +1,7 @@
-"""Reads how processes and jobs end, from lines of CUDA, the kernel, schedulers, PyTorch, shells and other programs.
+"""Reads how processes and jobs ended, from lines of CUDA, the kernel, schedulers, PyTorch, shells and other programs.
 
 The patterns in ``tables/endings.toml`` match a line of any program, after the prefix of a launcher. If a signal ended a
-process, the record has the signal's kind, no matter whether a shell, a launcher or a container engine reports it.
+process, the record has the signal's kind, whether a shell, a launcher or a container engine reports it.
 """
 
 import re
@@ -13,13 +13,13 @@ from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.expressions import expression
 
-# Roles.
+# The roles that a line can have.
 HARDWARE, CAUSE, OPENING, EXCEPTION, HEAD, ECHO, AFTERMATH, ORDERLY, FRAME, WAITING = (
     "hardware", "cause", "opening", "exception", "head", "echo", "aftermath", "orderly", "frame", "waiting"
 )  # fmt: skip
 HEADS = {"python_frame": "python_traceback", "native_frame": "cpp_stack"}  # what a line of a stack is a part of
-LEAST_FRAMES = 2  # lines of a stack that tell a traceback in a piece of output that has nothing else
-MOST_BELOW = 8  # lines from a line of a stack to the exception that it belongs to
+LEAST_FRAMES = 2  # lines of a stack that are needed to recognise a traceback in a piece of output that has nothing else
+MOST_BELOW = 8  # most lines between a line of a stack and the exception that it belongs to
 SIGNALS = {  # signal(7), Linux
     2: "interrupted",
     4: "illegal_instruction",
@@ -30,11 +30,11 @@ SIGNALS = {  # signal(7), Linux
     11: "segmentation_fault",
     15: "terminated",
 }
-BY_SIGNAL = 128  # what a shell adds to a signal's number for an exit status
-ROLES = {"killed": OPENING, "aborted": OPENING, "terminated": ECHO}  # of signals; any other is a cause
+BY_SIGNAL = 128  # a shell's exit status is this plus the number of the signal
+ROLES = {"killed": OPENING, "aborted": OPENING, "terminated": ECHO}  # roles of signals; any other signal is a cause
 
 _SAME_STAMP = str.maketrans("/ ,", "-T.")
-# What launchers and collectors of logs put before a line, some behind each other.
+# What launchers and collectors of logs write before a line; several of them may follow each other.
 _WRAPPERS = tuple(
     expression(pattern)
     for pattern in (
@@ -49,9 +49,9 @@ _WRAPPERS = tuple(
         r"\[ *\d+\.\d+\] ",  # dmesg
         r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]? ",
         r"\[(?:[\w.-]+@)?\d+,(?P<rank>\d+)\]<std(?:out|err|diag)>: ?",  # Open MPI, mpirun with --tag-output
-        r"\[rank(?P<own_rank>\d+)\]:? ?",  # PyTorch: of the job, whatever number a launcher puts before it
+        r"\[rank(?P<own_rank>\d+)\]:? ?",  # PyTorch; the rank in the job, whatever number a launcher writes before it
         r"\[default(?P<rank>\d+)\]:? ?",  # torchrun
-        r"\[[a-z_]+\d+(?:\|\d+)?\]: ?",  # TorchX, with the role and the numbers in it
+        r"\[[a-z_]+\d+(?:\|\d+)?\]: ?",  # TorchX, with the role and the numbers inside it
         r"> (?=\S)",  # a quotation
         r"\| (?:DEBUG|INFO|WARNING|ERROR)\s*\| \w+ \| ",  # Python's loguru and others
         r"\([\w.:()/ -]*?(?: ?rank=(?P<rank>\d+),?)? ?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\) ?",  # Ray, vLLM
@@ -71,7 +71,7 @@ _WRAPPERS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class EndingLine:
-    """A line that says how something ended. ``number`` is a code, whose meaning depends on ``kind``, such as an Xid.
+    """A line that reports how something ended. ``number`` is a code whose meaning depends on ``kind``, such as an Xid.
 
     ``rank``, ``host``, ``pid`` and ``gpu`` come from the line or from a launcher's prefix.
     """
@@ -86,11 +86,11 @@ class EndingLine:
     gpu: str | None = None
     number: int | None = None
     detail: str | None = None
-    time: str | None = None  # as a collector of logs stamps it; texts that sort as their times do
+    time: str | None = None  # from a collector of logs; these texts sort in the order of time
 
     @property
     def source(self) -> tuple[int | None, str | None, int | None]:
-        """Rank, host and process that printed the line, as far as they are known."""
+        """The rank, host and process that printed the line, as far as they are known."""
         return self.rank, self.host, self.pid
 
 
@@ -117,20 +117,20 @@ class XidMeaning:
 
 @cache
 def patterns() -> tuple[tuple[EndingPattern, re.Pattern[str]], ...]:
-    """Patterns in the order of the table."""
+    """The patterns in the order of the table."""
     rows = [EndingPattern(**row) for row in tables.toml(tables.folder() / "endings.toml")["ending"]]
     return tuple((row, re.compile(row.pattern)) for row in rows)
 
 
 @cache
 def xids() -> dict[int, XidMeaning]:
-    """Meanings of Xids by their number."""
+    """The meanings of Xids by their number."""
     rows = [XidMeaning(**row) for row in tables.toml(tables.folder() / "endings.toml")["xid"]]
     return {number: row for row in rows for number in row.numbers}
 
 
-# Parts of words of which every line of the table has one. To look for each of them takes a tenth of the time of one
-# pattern with all of them, and nearly all lines of a large log have none.
+# Parts of words, one of which is in every line that the table matches. To look for each of them takes a tenth of the
+# time of one pattern with all of them, and nearly all lines of a large log have none.
 STEMS = (
     "rror", "Fail", "fail", "FAIL", "Kill", "kill", "KILL", "Fault", "fault", "SIG", "Signal", "signal", "Abort",
     "abort", "ABORT", "Exit", "exit", "EXIT", "Xid", "NVRM", "oom", "OOM", "memory", "Memory", "MEMORY",
@@ -149,7 +149,7 @@ STEMS = (
 
 
 def may_tell(text: str) -> bool:
-    """Whether a line contains one of the stems; without any, it cannot report an ending."""
+    """Whether a line contains one of these stems. A line without any of them cannot report an ending."""
     for stem in STEMS:  # noqa: SIM110 - any() takes twice as long, and this is called for every line of a log
         if stem in text:
             return True
@@ -186,7 +186,7 @@ def of_line(text: str, line: int) -> EndingLine | None:
 
 
 def is_of(text: str) -> bool:
-    """Whether a line says how something ended."""
+    """Whether a line reports how something ended."""
     return of_line(text, 0) is not None
 
 
@@ -206,7 +206,7 @@ def unwrapped(text: str) -> tuple[dict[str, str], str]:
 
 
 def in_traceback(endings: Iterable[EndingLine]) -> EndingLine | None:
-    """The first line of a stack, as the head of the traceback that it is from; None where there are too few lines."""
+    """The first line of a stack, as the head of the traceback that it belongs to; None if there are too few lines."""
     found = list(endings)
     for kind, head in HEADS.items():
         frames = [each for each in found if each.kind == kind]
@@ -216,9 +216,8 @@ def in_traceback(endings: Iterable[EndingLine]) -> EndingLine | None:
 
 
 def _of_number(row: EndingPattern, said: dict[str, str]) -> tuple[str | None, str]:
-    """Kind and role of a line according to its number (a signal, an exit status or an Xid). The kind is None if the
-    number means success.
-    """
+    """The kind and the role of a line according to its number (a signal, an exit status or an Xid). The kind is None if
+    the number means success."""
     if row.kind == "xid":
         known = xids().get(int(said["number"]))
         return row.kind, known.role if known and row.role != ECHO else row.role
@@ -256,9 +255,9 @@ def _below_heads(endings: Iterable[EndingLine]) -> Iterator[EndingLine]:
 def failures(endings: Iterable[EndingLine]) -> list[EndingLine]:
     """The lines that report failures, beginning with the first cause; the others follow in the order of the log.
 
-    To find the first cause, causes count before headings of messages, and these before failures that followed from
-    others. The last line of a traceback is a cause if the same process printed a traceback above it, or a part of its
-    stack just above it.
+    The first cause is a line that is a cause; if there is none, the heading of a message; if there is none either, a
+    failure that followed from others. The last line of a traceback is a cause if the same process printed a traceback
+    above it, or a part of its stack just above it.
     """
     found, opened = list[EndingLine](), set[tuple[int | None, str | None, int | None]]()
     frames = dict[tuple[int | None, str | None, int | None], int]()  # the last line of a stack, by process
@@ -271,6 +270,7 @@ def failures(endings: Iterable[EndingLine]) -> list[EndingLine]:
         if each.role not in (ORDERLY, FRAME, WAITING) and (each.role != EXCEPTION or below):
             found.append(each)
     order = {HARDWARE: 0, CAUSE: 1, EXCEPTION: 2, OPENING: 2, ECHO: 3, HEAD: 4, AFTERMATH: 5}
-    timed = all(each.time is not None for each in found)  # or of several files without one clock
+    # Otherwise the lines come from several files without a common clock
+    timed = all(each.time is not None for each in found)
     first = min(found, key=lambda each: (order[each.role], (timed and each.time) or "", each.line), default=None)
     return [] if first is None else [first, *(each for each in found if each is not first)]

@@ -1,1 +1,2 @@
-"""Schedules the collectives of one group: some are chosen together; they get channels, and are split into kernels."""
+"""Schedules the collectives of one group: some are chosen together; all of them get channels, and are distributed over
+kernels."""

@@ -1,7 +1,8 @@
-"""Schedulers: tasks go in, in the order of the calls; kernels come out, in the order of their launch.
+"""Schedulers: they take tasks in the order of the calls, and return kernels in the order of their launch.
 
-Each asks a ``Chooser`` for the algorithm, protocol and threads of the tasks that NCCL looks at together. One
-distributes cells of traffic; older ones take the channels with the least load, or give each the same number of bytes.
+Each scheduler asks a ``Chooser`` for the algorithm, protocol and threads of the tasks for which NCCL chooses together.
+The newest scheduler distributes cells of traffic; older ones use the channels with the least load, or give each channel
+the same number of bytes.
 """
 
 from abc import ABC, abstractmethod
@@ -34,12 +35,13 @@ from tuner.release.schema import given
 
 BATCH_BYTES = 16  # ncclDevWorkBatch
 ARGUMENT_HEAD_BYTES = 32  # ncclDevKernelArgs
-REGISTERED_BYTES = 192  # by which ncclDevWorkCollReg is larger than ncclDevWorkColl
-GRAPH_BYTES = 1 << 30  # of works of a kernel in a CUDA graph, which are in memory of their own
+REGISTERED_BYTES = 192  # difference between the sizes of ncclDevWorkCollReg and ncclDevWorkColl
+GRAPH_BYTES = 1 << 30  # bytes of works of a kernel in a CUDA graph, which are in separate memory
 
 
 class Batches:
-    """A kernel from 2.22 on: batches of works per channel, in the kernel's arguments or in half of a ring buffer."""
+    """A kernel from 2.22 on. It has batches of works for each channel, in the kernel's arguments or in half of a ring
+    buffer."""
 
     VARIABLES = frozenset({"NCCL_WORK_FIFO_BYTES", "NCCL_WORK_ARGS_BYTES"})
     TOO_SMALL = "NCCL_WORK_FIFO_BYTES, NCCL_WORK_ARGS_BYTES: too small for one collective; NCCL never returns"
@@ -62,18 +64,18 @@ class Batches:
 
     @classmethod
     def of(cls, communicator: Comm, tasks: Sequence[CollectiveTask]) -> "Batches":
-        """A kernel with these tasks."""
+        """A kernel that contains these tasks."""
         kernel = cls(communicator, in_graph(tasks))
         for task in tasks:
             kernel.add(task)
         return kernel
 
     def in_ring(self, batches: int, work_bytes: int) -> int:
-        """The bytes of works that a kernel has in the ring; 0 if the kernel's arguments hold everything."""
+        """The bytes of works that a kernel stores in the ring; 0 if everything fits into the kernel's arguments."""
         return work_bytes if batches * BATCH_BYTES + work_bytes > self.argument_bytes else 0
 
     def check_ring(self, work_bytes: int) -> None:
-        """BadInput if a group's kernels have more works in the ring than it holds, so that NCCL waits forever.
+        """Raises BadInput if the kernels of a group put more works into the ring than fit, so that NCCL waits forever.
 
         Source: waitWorkFifoAvailable and ncclLaunchFinish, src/enqueue.cc, v2.28.9-1.
         """
@@ -84,7 +86,7 @@ class Batches:
             )
 
     def estimate(self, waiting: Sequence[CollectiveTask]) -> int:
-        """Number of tasks that NCCL expects to fit, counting four to a batch."""
+        """The number of tasks that NCCL expects to fit, if four works share a batch."""
         work_bytes = 0
         for planned, task in enumerate(waiting):
             work_bytes += self._bytes_of(task)
@@ -125,11 +127,12 @@ class Batches:
 
 
 REGISTERED_ELEMENTS = 2  # NCCL_MAX_WORK_ELEMENTS_REG, src/include/device.h
-ANY_NUMBER = 2**31 - 1  # of works of a kernel in a CUDA graph, which are in memory of their own
+ANY_NUMBER = 2**31 - 1  # number of works of a kernel in a CUDA graph, which are in separate memory
 
 
 class Works:
-    """A kernel up to 2.21: works of up to nine elements in a queue of each channel, as many as half a ring holds."""
+    """A kernel up to 2.21. Each channel has a queue of works with up to nine elements each; half a ring holds all of
+    them."""
 
     VARIABLES = frozenset({"NCCL_WORK_FIFO_DEPTH"})
     TOO_SMALL = "NCCL_WORK_FIFO_DEPTH: too small for one collective; valid: powers of two from 128"
@@ -165,7 +168,7 @@ class Works:
         self._tasks.append(task)
 
     def tasks(self) -> list[CollectiveTask]:
-        """Tasks that the kernel holds; BadInput if not even one had room."""
+        """The tasks that the kernel contains. BadInput if not even one fits."""
         if not self._tasks:
             raise BadInput(self.TOO_SMALL)
         return self._tasks
@@ -193,7 +196,8 @@ RULES: Registry[Scheduler] = Registry()
 
 
 def check_alone(communicator: Comm, channels: int) -> None:
-    """BadInput if no kernel holds an operation on this many channels, because variables make kernels too small."""
+    """Raises BadInput if no kernel can contain an operation on this many channels, because variables make kernels too
+    small."""
     kernel = communicator.rules.schedule.kernel
     if limits_kernels(communicator) and not kernel(communicator).fits(channels):
         raise BadInput(kernel.TOO_SMALL)
@@ -258,7 +262,7 @@ class Cells(Scheduler):
         ordered = communicator.rules.task_order(communicator, tasks)
         first, ordered = ([], ordered) if aside is None else aside(chooser, ordered)
         kinds: dict[object, list[CollectiveTask]] = {}
-        for task in ordered:  # kinds in the order of their largest, in each the smallest first
+        for task in ordered:  # kinds in the order of their largest task, and in each kind the smallest task first
             kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
         pipelined = ceil_div(len(ordered), communicator.channels)
         for same in kinds.values():
@@ -357,7 +361,8 @@ def _dealt_kernel(communicator: Comm, waiting: list[CollectiveTask], captured: b
         if collnet:
             task.share(range(task.bound))
         else:
-            if place.channel >= cells.channels:  # after one whose first channel was full, it began on the last but one
+            # If the first channel was full, the task began on the last channel but one
+            if place.channel >= cells.channels:
                 raise BadInput(
                     f"NCCL {communicator.release.name} deals {task.request.collective.name} of {task.nbytes} bytes out "
                     f"to no channel, and {NOT_DONE}; valid: a group of fewer calls"
@@ -374,7 +379,8 @@ def _dealt_kernel(communicator: Comm, waiting: list[CollectiveTask], captured: b
 
 
 def _per_channel(communicator: Comm, planned: Sequence[tuple[CollectiveTask, TrafficCells]]) -> dict[bool, int]:
-    """The traffic that every channel should get, for NVLS's channels and the others, without the network's tasks."""
+    """The traffic that every channel should get, for channels of NVLS and for the others, without tasks in which the
+    network takes part."""
     rules, shares = communicator.rules, {}
     for nvls in (False, True):
         here = [(task, cells) for task, cells in planned if _constraints(communicator, task) == (False, nvls)]
@@ -400,7 +406,7 @@ def whole_bytes(task: CollectiveTask) -> int:
 
 @TOTAL_RULES(nccl.TASK_APPEND(since="2.18.1"))
 def bytes_per_rank(task: CollectiveTask) -> int:
-    """Bytes of the count, per rank where every rank has its own."""
+    """The bytes of the data; per rank, if every rank has its own."""
     return task.work_bytes
 
 
@@ -430,7 +436,7 @@ class LeastLoaded(Scheduler):
                     kernel.add(task)
                     for channel in task.channels:
                         loads[channel] += task.nbytes // len(task.channels)
-                    total = (total - task.nbytes) % 2**64  # a size_t, which more may be taken from than was put in
+                    total = (total - task.nbytes) % 2**64  # a size_t, from which more may be subtracted than was added
                 else:
                     continue
                 break
@@ -458,9 +464,10 @@ def unlimited(communicator: Comm, network: bool) -> int:
 
 
 def _bytes_per_channel(communicator: Comm, total: int, network: bool) -> int:
-    """The most bytes for a channel, halved while some channels would have no work; the product wraps.
+    """The largest number of bytes for a channel, which is halved as long as some channels would have no work; the
+    product may wrap around.
 
-    ``network``: whether CollNet can do the call, be it picked or not.
+    ``network``: whether CollNet can do the call, picked or not.
     """
     each = given(communicator.rules.channel_bytes, "rules.channel_bytes")(communicator, network)
     least = given(
@@ -495,7 +502,8 @@ def _channels_to_choose_from(communicator: Comm, task: CollectiveTask, together:
 
 
 def least_loaded(loads: Sequence[int], wanted: int, most: int) -> list[int]:
-    """The ``wanted`` channels with the least load; a later channel replaces the first of the most loaded so far."""
+    """The ``wanted`` channels with the least load. A later channel replaces the first of those with the highest load so
+    far."""
     least = list(range(wanted))
     for channel in range(wanted, most):
         heaviest = max(range(wanted), key=lambda i: loads[least[i]])
@@ -521,9 +529,9 @@ def bytes_together(task: CollectiveTask) -> int:
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
 class EqualBytes(Scheduler):
-    """Tasks are sorted by kind and size, chosen together by kind, and cut so that channels get equally many bytes.
+    """Tasks are chosen together by kind, in order of size, and cut so that all channels get the same number of bytes.
 
-    Then come tasks that the network takes part in, each on all its channels, and last tasks whose channels a tuner
+    Then come tasks in which the network takes part, each on all its channels, and last tasks whose channels a tuner
     plugin named, on the least loaded channels.
     """
 
@@ -532,7 +540,7 @@ class EqualBytes(Scheduler):
     def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
         communicator = chooser.communicator
 
-        # Sorted greatest first; of equal ones the last comes first.
+        # sorted with the largest first; of equal ones, the last comes first
         def size_of_kind(task: CollectiveTask) -> tuple[int, ...]:
             return *kind(communicator, task.request), task.elements, task.place
 

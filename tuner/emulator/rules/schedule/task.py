@@ -31,26 +31,27 @@ class ChannelPart:
 
 @dataclass(slots=True, eq=False)
 class CollectiveTask:
-    """One collective on its way through a scheduler, which fills in what it decides."""
+    """A collective on its way through a scheduler, which fills in what it decides."""
 
-    place: int  # among the calls
+    place: int  # index of the call
     request: Request
     nbytes: int
     ranks: int
     algo_proto: AlgoProto = (Algorithm.Ring, Protocol.Simple)
     threads: int = 0
-    bound: int = 0  # the most channels
+    bound: int = 0  # largest number of channels
     tuned: bool = False  # whether a tuner plugin named its channels
-    together_bytes: int = 0  # nBytes of all that were chosen together
-    unregistered_bound: int = 0  # the most channels if no buffers were registered
-    path: NonClassicPath | None = None  # what does it instead of an algorithm
-    together_tuned: int = 0  # the channels that a tuner plugin named for these; 0 for none
-    chunk_channels: int = 0  # how many channels its chunks are made for, where these are of all channels together
-    parts: list[ChannelPart] = field(default_factory=list)  # by the number of the channel within the task
+    together_bytes: int = 0  # nBytes of all tasks that were chosen together
+    unregistered_bound: int = 0  # largest number of channels if no buffers were registered
+    path: NonClassicPath | None = None  # what carries it instead of an algorithm
+    together_tuned: int = 0  # the number of channels that a tuner plugin named for all of them; 0 for none
+    # Number of channels for which its chunks are computed, if chunks are shared by all channels
+    chunk_channels: int = 0
+    parts: list[ChannelPart] = field(default_factory=list)  # by the index of the channel within the task
 
     @property
     def channels(self) -> list[int]:
-        """The channels that have a part, ascending."""
+        """The channels that have a part, in ascending order."""
         return sorted(part.channel for part in self.parts)
 
     def deal(self, counts: Iterable[tuple[int, int]]) -> None:
@@ -66,7 +67,7 @@ class CollectiveTask:
 
     @property
     def work_bytes(self) -> int:
-        """Bytes of the count; per rank where every rank has a part of its own."""
+        """The bytes of the data; per rank, if every rank has its own part."""
         return self.nbytes // self.request.parts(self.ranks)
 
     @property
@@ -85,22 +86,24 @@ class CollectiveTask:
 
 
 class Chooser(Interface):
-    """Answers that a scheduler needs."""
+    """The interface of what answers a scheduler's questions."""
 
     communicator: Comm
-    beside_messages: bool  # whether sends and receives are in the group, too
+    beside_messages: bool  # whether the group also has sends and receives
 
     def choose(self, tasks: Sequence[CollectiveTask], pipelined: int = 1, preset_channels: int = 0) -> None:
-        """Chooses for these tasks together, and fills in what each gets: cell, threads, bound, together_bytes."""
+        """Makes one choice for these tasks together, and fills in what each of them gets: cell, threads, bound,
+        together_bytes."""
 
     def bind(self, task: CollectiveTask) -> None:
-        """Fills in the most channels of one chosen task by its own size, and whether a tuner plugin named them."""
+        """Fills in the largest number of channels of one chosen task, by its own size, and whether a tuner plugin named
+        it."""
 
     def register(self, task: CollectiveTask) -> None:
         """Reduces the most channels of one chosen task to what its registered buffers allow."""
 
     def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
-        """The path that does these calls of one kind instead of an algorithm; None if an algorithm does them."""
+        """What carries these calls of one kind instead of an algorithm; None if an algorithm does."""
 
 
 Kernels = list[list[CollectiveTask]]
@@ -121,12 +124,12 @@ def each_operation(op: Op) -> Op:
 
 
 def device_op(communicator: Comm, request: Request) -> Op:
-    """The operation as the device has it."""
+    """The operation that the device performs."""
     return Op.sum if request.moves_only else communicator.rules.device_op(request.op)
 
 
 def kind(communicator: Comm, request: Request) -> tuple[Collective, DataType, Op]:
-    """The kind of a collective; NCCL may choose for collectives of one kind together."""
+    """The kind of a collective. NCCL may choose for collectives of one kind together."""
     return request.collective, request.device_dtype, device_op(communicator, request)
 
 

@@ -20,7 +20,7 @@ from tuner.scenario.logs.endings import (
 )
 from tuner.scenario.logs.reader import NcclLog
 
-RESULTS = {  # ncclResult_t by what ncclGetErrorString says of it, src/init.cc
+RESULTS = {  # ncclResult_t by the text of ncclGetErrorString, src/init.cc
     "unhandled cuda": "ncclUnhandledCudaError",
     "unhandled system": "ncclSystemError",
     "internal error": "ncclInternalError",
@@ -29,7 +29,8 @@ RESULTS = {  # ncclResult_t by what ncclGetErrorString says of it, src/init.cc
     "remote process": "ncclRemoteError",
 }
 FOLLOWS = {ECHO, HEAD, AFTERMATH}
-# What a launcher says of a process that ended, beside what that process had printed; it ends the others by SIGTERM.
+# Lines in which a launcher reports that a process ended, in addition to the process's own lines; it ends the other
+# processes by SIGTERM.
 OF_LAUNCHERS = {*SIGNALS.values(), "exit_code"} - {"terminated", "interrupted"}
 BEGINNINGS = {HARDWARE, CAUSE}
 OF_TIMEOUTS = {"collective_timeout", "watchdog_failure"}
@@ -42,7 +43,7 @@ def ending(shown: ShownByLog) -> Iterator[Finding]:
     found = _by_watchdog(failures(log.endings))
     if not found and not log.last_line and (piece := in_traceback(log.endings)) is not None:
         found = [piece]
-    if not found or (found[0].kind in OF_TIMEOUTS and log.timed_out):  # which has a check of its own
+    if not found or (found[0].kind in OF_TIMEOUTS and log.timed_out):  # a timeout has a check of its own
         return
     first, *others = found
     facts = _facts(_of_whom(first, others), log)
@@ -61,7 +62,8 @@ def ending(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _by_watchdog(found: list[EndingLine]) -> list[EndingLine]:
-    """The failures, a timeout before the exception or signal by which PyTorch's watchdog ended the same process."""
+    """The failures, with a timeout before the exception or signal by which PyTorch's watchdog ended the same
+    process."""
     if not found or found[0].kind not in BY_WATCHDOG:
         return found
     first = found[0]
@@ -70,7 +72,7 @@ def _by_watchdog(found: list[EndingLine]) -> list[EndingLine]:
         for each in found
         if each.kind in OF_TIMEOUTS
         and each.line <= first.line + MOST_BELOW
-        and (each.source == first.source or each.line == first.line + 1)  # what() of the exception
+        and (each.source == first.source or each.line == first.line + 1)  # text of the exception, from what()
     ]
     if not of_timeout:
         return found
@@ -79,9 +81,8 @@ def _by_watchdog(found: list[EndingLine]) -> list[EndingLine]:
 
 
 def _of_whom(first: EndingLine, others: Sequence[EndingLine]) -> EndingLine:
-    """The ending with its process, if its line says none: from the rest of its message, on the next line, else the one
-    process that launchers say ended.
-    """
+    """The ending with its process. If its line names none, the rest of its message on the next line may, or else
+    launchers report that only one process ended."""
     if first.rank is not None or first.pid is not None or first.gpu is not None:
         return first
     named = [each for each in others if each.pid is not None and first.host in (None, each.host)]
