@@ -52,8 +52,10 @@ accuracy: $(VENV)/.installed
 	$(BIN)/python -m tests.scripts.write_accuracy
 	$(BIN)/python benchmarks/sites.py tables/sites.json
 
-# The calibrations of shipped measured times, and the intervals that the frozen splits say.
+# What sites have in common between nodes, the calibrations of shipped measured times, and the intervals that the frozen
+# splits say.
 calibrations: $(VENV)/.installed
+	$(BIN)/python -m tests.scripts.fit_network
 	$(BIN)/python -m tests.scripts.write_calibrations
 
 # How often 'accept' is right, into docs/acceptance.json.

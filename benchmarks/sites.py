@@ -1,7 +1,8 @@
 """How near times between nodes are at sites that nothing was learnt from, beside NCCL's own and that with one factor.
 
 ``python benchmarks/sites.py`` prints, of every table of ``tables/splits.toml`` that has a site: the median error with
-0, 1 and 4 rows of the table given, over all sizes and from 16 MiB on; medians of these over the healthy tables; how
+0, 1 and 4 rows of the table given, over all sizes and from 16 MiB on; medians of these over the healthy tables, those
+that parameters are learnt from (``fitted``) and those that nothing was learnt from or chosen by (``unfitted``); how
 many times lie in their intervals, by size and by nodes; and which tables an own row widens an interval of. Parameters
 are learnt without the table's site. Rows are given at random (``SEEDS`` times) and as ``telling`` chooses them. A table
 of an instance type that other clusters were measured of is predicted with those clusters' rows as well.
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.scripts.fit_network import HeldTable, held_tables
+from tuner.times import measured
 from tuner.times.calibration import calibrate
 from tuner.times.measured.header import MeasuredHealth
 from tuner.times.timemodel import sites
@@ -149,11 +151,17 @@ def widened_by_own_rows(held: HeldTable) -> tuple[int, float]:
 
 
 def with_instance_types(tables: Sequence[HeldTable]) -> list[tuple[str, TableErrors, TableErrors]]:
-    """Instance type, and errors of each table of one without and with the rows of the type's other clusters."""
+    """Instance type, and errors of each table of one without and with the rows of the type's other clusters.
+
+    Tables that name the same site, or none, may be of one cluster.
+    """
     held, found = {each.table: each for each in tables}, []
+    clusters = {name: measured.load(name).header.site for name in held}
     for source in calibrate.sources():
-        for name in source.tables if source.instances and len(source.tables) > 1 else ():
-            one, others = held[name], [held[other] for other in source.tables if other != name]
+        for name in source.tables if source.instances else ():
+            one, others = held[name], [held[each] for each in source.tables if clusters[each] != clusters[name]]
+            if not others:
+                continue
             rows = [sites.rows_of(other.calls, other.times_us, one.parameters) for other in others]
             type_rows = reduce(sites.SiteRows.joined, rows)
             for given in (each for each in GIVEN if each < len(one.calls)):
@@ -275,10 +283,12 @@ def _coverage(of_tables: Sequence[dict[str, Array]]) -> dict[str, dict[str, floa
         for to, column in columns:
             for place in np.unique(column):
                 to.setdefault(f"2^{int(place)}", []).append(float(inside[column == place].mean()))
-    return {
-        name: {place: round(float(np.mean(shares)), 3) for place, shares in sorted(of.items(), key=_exponent)}
-        for name, of in (("bytes", octaves), ("nodes", nodes))
-    }
+    found: dict[str, dict[str, float]] = {}
+    for name, of in (("bytes", octaves), ("nodes", nodes)):
+        in_order = sorted(of.items(), key=_exponent)
+        found[name] = {place: round(float(np.mean(shares)), 3) for place, shares in in_order}
+        found[f"tables_by_{name}"] = {place: len(shares) for place, shares in in_order}
+    return found
 
 
 def _exponent(item: tuple[str, list[float]]) -> int:

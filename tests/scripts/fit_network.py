@@ -1,7 +1,7 @@
 """What sites have in common between nodes, and how a site that nothing was learnt from is predicted by a few rows.
 
-``python -m tests.scripts.fit_network`` prints medians and widths of the network's parameters, which
-``tuner/times/timemodel/form.py`` has by hand. Each site of ``tables/splits.toml`` is fitted with the others'
+``python -m tests.scripts.fit_network`` writes medians and widths of the network's parameters, and factors of
+intervals, to ``tables/between_nodes.toml``. Each site of ``tables/splits.toml`` is fitted with the others'
 medians and widths as its prior; both are learnt anew from the fits, as far as each site says something of a parameter.
 :func:`updates` does so without each site in turn and predicts its tables without a row, with one and with four.
 """
@@ -25,15 +25,15 @@ from tuner.times.calibration.time_fit import softened
 from tuner.times.measured.header import MeasuredHealth
 from tuner.times.placement import Site
 from tuner.times.timemodel import calibration, features, form, sites
-from tuner.times.timemodel.features import Array, Features
-from tuner.times.timemodel.form import PARAMETERS, TimesOfCalls
+from tuner.times.timemodel.features import NETWORKS, Array, Features
+from tuner.times.timemodel.form import BELIEFS, BY_NETWORK, TimesOfCalls
 
-NAMES = [name for name in PARAMETERS if name.startswith(("net_", "tree_", "nvls_tree_", "pat_")) and "." not in name]
+NAMES = [name for name in BELIEFS if name.startswith(("net_", "tree_", "nvls_tree_", "pat_")) and "." not in name]
 ROUNDS, MOST_ROWS = 3, 60  # of a site count; more of them count less each
 SCATTER, PRIOR_SITES = 0.12, 3  # natural logarithm of times; sites that what is believed so far counts as
 GIVEN = (0, 1, 4)  # rows of a site
 LARGE_BYTES = 1 << 24
-HELD = 0.95  # of the healthy sites' calls, by intervals that should hold 85 to 97 % of any size and number of nodes
+HELD = 0.94  # of the healthy sites' calls, by intervals that should hold 85 to 97 % of any size and number of nodes
 CACHE = Path(__file__).parents[2] / "build" / "sites"
 
 
@@ -50,6 +50,11 @@ class SiteTables:
     def is_unfitted(self) -> bool:
         """Whether no parameters are learnt from it."""
         return self.judged_only or self.unfitted
+
+    @property
+    def network(self) -> int:
+        """The index of its network in ``NETWORKS``."""
+        return int(self.rows.measured.calls.network[0])
 
     @property
     def rows(self) -> MeasuredCalls:
@@ -116,17 +121,22 @@ def all_sites() -> dict[str, SiteTables]:
 
 
 def _between(name: str, site: Site) -> MeasuredCalls:
+    """The rows of a table between nodes or domains, without those of runs of other health."""
     table = table_of_one_way(name)
-    return of_table(replace(table, blocks=tuple(row for row in table.blocks if row.nodes > 1)), site)
+    kept = (row for row in table.blocks if row.nodes > 1 and table.health_of(row) is table.header.health)
+    calls = of_table(replace(table, blocks=tuple(kept)), site)
+    return calls.chosen(calls.measured.calls.nodes > 1)
 
 
 Fits = dict[tuple[int, bytes, bytes], tuple[Array, Array]]  # by identity of a site's tables, medians and widths
+_HAS_FACTOR = np.array([name in BY_NETWORK for name in NAMES])
 
 
 def fit(rows: MeasuredCalls, nodes: Mapping[str, float], medians: Array, widths: Array) -> tuple[Array, Array]:
-    """Logarithms of the parameters of one site, and their variances."""
+    """Logarithms of the parameters of one site on its network, and their variances."""
     calls, log_us = rows.measured.calls, np.log(rows.measured.times_us)
     weight, times = min(1.0, MOST_ROWS / len(rows)), TimesOfCalls(calls)
+    nodes = {**nodes, **{name: 1.0 for name in nodes if name.partition(".")[2] in NETWORKS}}
 
     def off(vector: Array) -> Array:
         values = {**nodes, **dict(zip(NAMES, np.exp(vector).tolist(), strict=True))}
@@ -140,25 +150,51 @@ def fit(rows: MeasuredCalls, nodes: Mapping[str, float], medians: Array, widths:
 
 
 def in_common(of_sites: Sequence[SiteTables], known: Fits | None = None) -> tuple[Array, Array]:
-    """Medians of the parameters ``NAMES`` over sites, natural logarithms, and their widths.
+    """Medians of the parameters ``NAMES`` over sites, natural logarithms, [network, parameter], and their widths.
 
-    ``known`` holds fits that were made, whichever sites were left out: all begin from the same beliefs.
+    Networks differ in the parameters that have a factor. Of these, what is believed counts as one site of NCCL's own
+    network, and the latter's median as one site of another network. ``known`` holds fits that were made, whichever
+    sites were left out: all begin from the same beliefs.
     """
     known = {} if known is None else known
-    believed = np.array([np.log(PARAMETERS[name].median) for name in NAMES])
-    believed_sd = np.array([PARAMETERS[name].log_sd for name in NAMES])
-    medians, widths = believed, believed_sd
+    believed = np.array([np.log(BELIEFS[name].median) for name in NAMES])
+    believed_sd = np.array([BELIEFS[name].log_sd for name in NAMES])
+    networks = np.array([each.network for each in of_sites])
+    medians, widths = np.tile(believed, (len(NETWORKS), 1)), believed_sd
     for _ in range(ROUNDS):
-        for each, key in (keyed := [(each, (id(each), medians.tobytes(), widths.tobytes())) for each in of_sites]):
+        keys = [(id(each), medians[each.network].tobytes(), widths.tobytes()) for each in of_sites]
+        for each, key in zip(of_sites, keys, strict=True):
             if key not in known:
-                known[key] = fit(each.rows, each.nodes, medians, widths)
-        fits = [known[key] for _, key in keyed]
-        found, variances = (np.stack(each) for each in zip(*fits, strict=True))
+                known[key] = fit(each.rows, each.nodes, medians[each.network], widths)
+        found, variances = (np.stack(each) for each in zip(*(known[key] for key in keys), strict=True))
         told = np.clip(1 - variances / widths**2, 1e-6, 1.0)
-        medians = ((told * found).sum(axis=0) + believed) / (told.sum(axis=0) + 1)
-        spread = ((found - medians) ** 2 + variances).sum(axis=0) + PRIOR_SITES * believed_sd**2
+        medians = np.tile(_median(found, told, believed), (len(NETWORKS), 1))
+        medians[0, _HAS_FACTOR] = _median(found[networks == 0], told[networks == 0], believed)[_HAS_FACTOR]
+        for other in range(1, len(NETWORKS)):
+            of_network = _median(found[networks == other], told[networks == other], medians[0])
+            medians[other, _HAS_FACTOR] = of_network[_HAS_FACTOR]
+        spread = ((found - medians[networks]) ** 2 + variances).sum(axis=0) + PRIOR_SITES * believed_sd**2
         widths = np.sqrt(spread / (len(of_sites) + PRIOR_SITES))
     return medians, widths
+
+
+def _median(found: Array, told: Array, believed: Array) -> Array:
+    """Means over sites, [parameter], each as far as its site tells; ``believed`` counts as one more site."""
+    mean: Array = ((told * found).sum(axis=0) + believed) / (told.sum(axis=0) + 1)
+    return mean
+
+
+def parameters_of(medians: Array) -> dict[str, float]:
+    """The form's parameters from the medians of :func:`in_common`: those of NCCL's own network, and the factors."""
+    of_own = dict(zip(NAMES, np.exp(medians[0]).tolist(), strict=True))
+    factors = np.exp(medians - medians[0])
+    of_networks = {
+        f"{name}.{network}": float(factors[number, at])
+        for number, network in enumerate(NETWORKS[1:], 1)
+        for at, name in enumerate(NAMES)
+        if name in BY_NETWORK
+    }
+    return {**of_own, **of_networks}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,7 +221,8 @@ class HeldTable:
 
 def held_tables() -> list[HeldTable]:
     """All tables of ``tables/splits.toml``; a few minutes for the first time, then from ``build/sites``."""
-    key = hashlib.sha256("".join(inspect.getsource(each) for each in (fit, in_common, _held, _left_out)).encode())
+    made_by = (SiteTables, _between, fit, in_common, _median, parameters_of, _held, _left_out)
+    key = hashlib.sha256("".join(inspect.getsource(each) for each in made_by).encode())
     model = Path(features.__file__), Path(form.__file__)
     for path in (folder() / "splits.toml", *model, *sorted((folder() / "measured").iterdir())):
         key.update(path.read_bytes())
@@ -202,7 +239,7 @@ def _held() -> list[HeldTable]:
     of_none = _left_out(every, "", known)
     for name, site in every.items():
         medians = of_none if site.is_unfitted else _left_out(every, name, known)
-        parameters = {**site.nodes, **dict(zip(NAMES, np.exp(medians).tolist(), strict=True))}
+        parameters = {**site.nodes, **parameters_of(medians)}
         for table, rows in site.tables.items():
             calls = rows.measured.calls
             first, kind = first_of_kinds(calls)
@@ -214,7 +251,7 @@ def _held() -> list[HeldTable]:
 
 
 def _left_out(every: Mapping[str, SiteTables], left_out: str, known: Fits) -> Array:
-    """Medians of the parameters over the other sites, natural logarithms."""
+    """Medians of the parameters over the other sites, natural logarithms, [network, parameter]."""
     return in_common([site for name, site in every.items() if name != left_out and not site.is_unfitted], known)[0]
 
 
@@ -247,7 +284,7 @@ def ratios_inside(left_out: str, tables: tuple[str, str]) -> dict[int, float]:
     """
     every = all_sites()
     medians, _ = in_common([each for name, each in every.items() if name != left_out and not each.is_unfitted])
-    parameters = {**every[left_out].nodes, **dict(zip(NAMES, np.exp(medians).tolist(), strict=True))}
+    parameters = {**every[left_out].nodes, **parameters_of(medians)}
     of_tables = [every[left_out].tables[table].measured for table in tables]
     firsts = [first_of_kinds(each.calls)[0] for each in of_tables]
     before, after = (each.calls[first] for each, first in zip(of_tables, firsts, strict=True))
@@ -323,13 +360,31 @@ def _updated(held: HeldTable, given: int) -> _Updated:
     return _Updated(held.site, held.table, held.is_healthy, given, off, np.asarray(half), left, nccl, large)
 
 
+HEAD = """\
+# What the sites of splits.toml have in common between nodes: written by 'python -m tests.scripts.fit_network'.
+#
+# parameters   median and width (of the natural logarithm) of each, as tuner/times/timemodel/form.py names them; with a
+#              network's name the factor by which that network differs from NCCL's own over InfiniBand and RoCE
+# widening     factors of intervals near the rows of a site and far from them, by how many rows these are
+"""
+
+
+def learnt() -> str:
+    """The content of ``tables/between_nodes.toml``: from every site that parameters are learnt from."""
+    medians, widths = in_common([each for each in all_sites().values() if not each.is_unfitted])
+    of_names = dict(zip(NAMES, widths.tolist(), strict=True))
+    lines = [HEAD, "[parameters]"]
+    for name, median in parameters_of(medians).items():
+        key = f'"{name}"' if "." in name else name
+        lines.append(f"{key} = [{median:.4g}, {of_names[name.partition('.')[0]]:.3g}]")
+    lines += ["", "[widening]"]
+    lines += [f"{rows} = [{near:.3g}, {far:.3g}]" for rows, (near, far) in learnt_widening(_predicted()).items()]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """A few minutes."""
-    every = all_sites()
-    medians, widths = in_common([each for each in every.values() if not each.is_unfitted])
-    print("widening", learnt_widening(_predicted()), "now", sites.WIDENING)
-    for name, median, width in zip(NAMES, np.exp(medians), widths, strict=True):
-        print(f"{name:30} {median:10.3g} {width:.2f}   now {PARAMETERS[name].median:g} {PARAMETERS[name].log_sd:g}")
+    (folder() / "between_nodes.toml").write_text(learnt(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def test_few_rows_of_a_site_say_much_of_it() -> None:
     errors = {given: float(np.median([each["error"] for each in kept])) for given, kept in of_given.items()}
     assert errors[4] < 0.11 < errors[1] < 0.16 < errors[0] < 0.2
     widths = {given: float(np.median([each["half_width"] for each in kept])) for given, kept in of_given.items()}
-    assert widths[4] < 0.3 < min(widths[0], widths[1])
+    assert widths[4] < 0.4 < min(widths[0], widths[1])
     assert max(widths[0], widths[1]) < 1
     better = [each for each in of_given[4] if each["error"] < each["nccl_error"]]
     assert len(better) >= 0.9 * len(of_given[4])

@@ -56,7 +56,7 @@ def test_a_fit_anew_gives_the_shipped_one(name: str) -> None:
 BROKEN = {
     "not JSON": "{",
     "a list": "[]",
-    "another version": '{"calibration": 4}',
+    "another version": '{"calibration": 5}',
     "nothing else": '{"calibration": 1}',
     "a number": "7",
 }
@@ -75,8 +75,8 @@ def test_what_is_no_calibration_is_one_error(name: str, tmp_path: Path) -> None:
     [
         (b"\x93NUMPY\x01\x00\xff\xfe", "not JSON"),
         (b"{]", "not JSON"),
-        (b'{"calibration": 5}', "'parameters' is missing"),
-        (b'{"calibration": 2, "parameters": {}}', "version 2, valid: 5; fit it anew with this version"),
+        (b'{"calibration": 6}', "'parameters' is missing"),
+        (b'{"calibration": 2, "parameters": {}}', "version 2, valid: 6; fit it anew with this version"),
         (b"[1]", "a value of another kind than it has"),
     ],
 )
@@ -215,7 +215,8 @@ def test_one_row_moves_what_is_like_it() -> None:
 @pytest.mark.parametrize("name", [each for each in catalogue.names() if catalogue.load(each).gpus_per_node > 1])
 def test_times_are_sane_on_every_machine(name: str) -> None:
     """Not below what links take, longer with more bytes and nodes, within 3x of NCCL's own between nodes, which are
-    asked without the latency that adapters do not have."""
+    asked without the latency that adapters do not have; over other networks than NCCL's own within 5x, as what NCCL
+    says of latency was measured over InfiniBand."""
     sizes = np.array([1 << power for power in range(10, 35, 2)], np.uint64)
     machine, before = catalogue.load(name), None
     for nodes in (2, 4, 16):
@@ -230,7 +231,8 @@ def test_times_are_sane_on_every_machine(name: str) -> None:
             calls = features.of_algo_proto(model.selection, ALLREDUCE, sizes, algo_proto)
             nccl_us = calls.nccl_us - calls.adapter_us * (1 - calls.adapter_share)
             assert (said.time_us[1:] > said.time_us[:-1]).all(), algo_proto
-            assert (np.abs(np.log(said.time_us / nccl_us)) < np.log(3)).all(), algo_proto
+            furthest = 5 if model.selection.communicator.network in features.NETWORKS[1:] else 3
+            assert (np.abs(np.log(said.time_us / nccl_us)) < np.log(furthest)).all(), algo_proto
             if not machine.trays:
                 net_gbs = sum(net.speed_mbps for net in machine.topology.nets) / 8000
                 assert (said.low_us >= sizes / (net_gbs * 1e3) * 0.999).all(), algo_proto

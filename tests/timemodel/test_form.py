@@ -105,7 +105,7 @@ def test_a_fit_finds_the_times_again(machine: str, nodes: int) -> None:
     fitted = time_fit.fit(measured[kept], believed())
     again_us = Form(fitted.parameters).times_us(both) * np.exp(fitted.surface.log_factors(both))
     # Between nodes rates add up in squares, which leaves a flat optimum; in a node the fit is exact but for its priors.
-    assert np.abs(again_us / times_us - 1)[kept].mean() < (0.001 if nodes == 1 else 0.006)
+    assert np.abs(again_us / times_us - 1)[kept].mean() < (0.001 if nodes == 1 else 0.009)
     assert np.abs(again_us / times_us - 1)[~kept].mean() < 0.02
     start_us = Form(believed()).times_us(both)
     assert np.abs(start_us / times_us - 1).mean() > 0.05

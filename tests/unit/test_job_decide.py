@@ -15,7 +15,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.cli import job as job_commands
 from tuner.jobs.inside.decide import JobDecision, decide
 from tuner.jobs.inside.joined import JobCall, JobCommunicator, JoinedCalls
-from tuner.jobs.inside.plan import JobPlan, plan
+from tuner.jobs.inside.plan import MOST_FACTOR, JobPlan, plan
 from tuner.jobs.inside.steps import JobSteps, read_steps
 from tuner.plugin.table.parse import from_text, to_text
 from tuner.scenario.describe import describe
@@ -299,7 +299,7 @@ def test_a_first_stretch_says_what_exploring_costs(error: float) -> None:
     first = plan(
         [measured([(Collective.AllReduce, size, [(nvls, us)]) for size, us in sizes.items()], 14, 0)], scenario, {}
     )
-    near = inside = 0
+    near = inside = tried = 0
     for seed in range(6):
         random, off = np.random.default_rng(seed), dict[Combination, float]()
         for arm in sorted({arm.arm for call in first.calls for arm in call.arms}):
@@ -317,14 +317,22 @@ def test_a_first_stretch_says_what_exploring_costs(error: float) -> None:
                 for size, us in sizes.items()
             ]
 
-        second = plan([measured(explored(first), first.every, 100 + seed, calls=12_000)], scenario, {})
+        blocks = [measured(explored(first), first.every, 100 + seed, calls=12_000)]
+        slowdowns = (us / sizes[size] for size, arms in true.items() for us in arms.values())
+        if min(slowdowns) > MOST_FACTOR:
+            with pytest.raises(BadInput, match=r"no call .* has another choice"):
+                plan(blocks, scenario, {})
+            continue
+        tried += 1
+        second = plan(blocks, scenario, {})
         assert second.model == "blocks in this job"
         assert second.cost_interval is not None
         cost = decide([measured(explored(second), second.every, seed)], {}).cost
         near += abs(cost / second.cost - 1) < 1 / 3
         inside += second.cost_interval[0] <= cost <= second.cost_interval[1]
-    assert near >= 5
-    assert inside >= 5
+    assert tried >= 4
+    assert near >= tried - 1
+    assert inside >= tried - 1
 
 
 def test_how_far_nccls_own_model_is_off_is_not_known() -> None:

@@ -36,7 +36,7 @@ from tuner.times.timemodel.intervals import (
 from tuner.times.timemodel.sites import MANY_ROWS, WIDENING, SiteProcess, SiteRows
 
 FILE = ReaderBounds("a calibration", file_bytes=16 << 20)
-VERSION = 5
+VERSION = 6
 _OF_SITE = ("name", "launch", "measured", "alltoall", "site", "network", "between_releases", "between")
 EXCHANGES_CARRIED_OVER = (CarriedOver.sizes, CarriedOver.gpus, CarriedOver.machine)
 

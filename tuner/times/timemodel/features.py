@@ -21,6 +21,9 @@ Ints = NDArray[np.int64]
 Numbers: TypeAlias = Any  # an array, or one number: a union would have every sum of two checked for what it cannot be
 PROTOCOLS = len(Protocol)  # an enumeration takes its time to count its members
 Which: TypeAlias = NDArray[np.bool_] | NDArray[np.intp]
+# Networks between nodes whose software sends messages in ways of its own, as ``Comm.network`` names them. The first is
+# NCCL's own over InfiniBand and RoCE, and stands for others, too.
+NETWORKS = ("IB", "libfabric", "gpudirect-tcpx")
 
 
 @dataclass(frozen=True, eq=False)  # without slots, for what a fit asks thousands of times
@@ -32,7 +35,7 @@ class Features:
     NCCL's own numbers, for algorithms without a form, and ``nccl_us`` is NCCL's predicted time, NaN for what NCCL would
     not run. ``adapter_us`` is the part of the latter that the adapters of the topology add by their own latency, and
     ``adapter_share`` the share of this part that calls really take. ``byte_reduced``: 1 if elements of one byte are
-    reduced, else 0.
+    reduced, else 0. ``network`` is an index into ``NETWORKS``.
     """
 
     collective: Numbers
@@ -52,6 +55,7 @@ class Features:
     byte_reduced: Numbers
     adapter_us: Numbers = 0.0
     adapter_share: Numbers = 1.0
+    network: Numbers = 0
 
     def __len__(self) -> int:
         return len(self.bytes)
@@ -193,6 +197,7 @@ class FixedFeatures:
         )
         self._byte_reduced = float(not request.moves_only and request.dtype.size_bytes == 1)
         self._adapter = _adapter_us(communicator, request.collective, algo_proto), _adapter_share(communicator)
+        self._network = NETWORKS.index(communicator.network) if communicator.network in NETWORKS else 0
         one = self._made(1.0, 1.0, 1.0, 1.0)
         self._derived = {"by_algo_proto": (), "steps": one.steps, "passes": one.passes}
 
@@ -205,7 +210,7 @@ class FixedFeatures:
 
     def _made(self, nbytes: Numbers, channels: Numbers, threads: Numbers, nccl_us: Numbers) -> Features:
         launch = channels, threads
-        numbers = *self._numbers, nccl_us, self._byte_reduced, *self._adapter
+        numbers = *self._numbers, nccl_us, self._byte_reduced, *self._adapter, self._network
         return Features(*self._called, nbytes, *self._ranks, *launch, *numbers)
 
 

@@ -7,14 +7,27 @@ published times (CollNet) NCCL's own latency and bandwidth are used.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 
+from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
-from tuner.times.timemodel.features import Array, Features, Numbers, ceil, least, log2, most, sqrt, where
+from tuner.times.timemodel.features import (
+    NETWORKS,
+    Array,
+    Features,
+    Numbers,
+    ceil,
+    least,
+    log2,
+    most,
+    sqrt,
+    where,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,33 +62,35 @@ _NVLINK = (
     Parameter("nvls_domain_us", 18.0, 0.3, "what NVLS starts later each time a domain's heads double beyond eight"),
     Parameter("nvls_round_us", 11.0, 0.7, "each round of NVLS's chunks over all channels and heads"),
 )
+# Of what is between nodes, this is believed as much as what one site says; medians over sites are in
+# tables/between_nodes.toml, and count.
 _NETWORK = (
-    Parameter("net_share", 0.959, 0.17, "of the bandwidth between nodes of the algorithm's graph"),
-    Parameter("net_congestion", 0.0358, 0.68, "how much slower data flow between nodes, with each doubling"),
-    Parameter("net_ll_hop_us", 9.52, 0.6, "one step of LL or LL128 between nodes, the smallest messages"),
-    Parameter("net_ll_past_inline_us", 0.713, 0.6, "what such a step takes longer from 128 bytes on"),
-    Parameter("net_ll_rendezvous_us", 8.45, 1, "what such a step takes longer from the rendezvous on"),
-    Parameter("net_ll_rendezvous_bytes", 8220.0, 0.33, "messages of LL that the network makes a rendezvous for"),
-    Parameter("net_ll_message_gbs", 5.56, 1.3, "one channel's messages of LL"),
-    Parameter("net_ll_service_share", 0.453, 0.78, "of such a step, that a link is busy with it"),
-    Parameter("net_simple_hop_us", 12.2, 0.59, "one step of Simple between nodes, small messages"),
-    Parameter("net_simple_rendezvous_us", 24.9, 0.88, "what such a step takes longer from the rendezvous on"),
-    Parameter("net_simple_rendezvous_bytes", 27200.0, 0.79, "messages of Simple that the network makes one for"),
-    Parameter("net_simple_service_share", 0.883, 0.66, "of such a step, that a link is busy with it"),
-    Parameter("tree_hop_us", 16.6, 0.78, "one level of a tree by Simple, small messages"),
-    Parameter("tree_rendezvous_us", 15.1, 1.1, "what such a level takes longer from the rendezvous on"),
-    Parameter("tree_rendezvous_bytes", 64700.0, 1, "messages of a tree that the network makes one for"),
-    Parameter("tree_overlap", 0.468, 0.38, "exponent of the norm that joins a tree's latency and bandwidth"),
-    Parameter("tree_ll_share", 0.496, 0.3, "of a tree's bandwidth, for LL: half of each word is a flag"),
-    Parameter("tree_ll128_share", 0.586, 0.36, "of a tree's bandwidth, for LL128: 120 of 128 bytes are data"),
-    Parameter("tree_share", 1.01, 0.36, "of a tree's bandwidth between more than two nodes, beside net_share"),
-    Parameter("tree_two_nodes_share", 0.975, 0.24, "of the bandwidth between two nodes, for a tree, beside net_share"),
-    Parameter("nvls_tree_hop_us", 74, 0.94, "one level of NVLSTree between nodes"),
-    Parameter("nvls_tree_share", 1.11, 0.3, "of NVLSTree's bandwidth between more than two nodes, beside net_share"),
+    Parameter("net_share", 0.95, 0.15, "of the bandwidth between nodes of the algorithm's graph"),
+    Parameter("net_congestion", 0.035, 0.7, "how much slower data flow between nodes, with each doubling"),
+    Parameter("net_ll_hop_us", 10.0, 0.6, "one step of LL or LL128 between nodes, the smallest messages"),
+    Parameter("net_ll_past_inline_us", 0.7, 0.6, "what such a step takes longer from 128 bytes on"),
+    Parameter("net_ll_rendezvous_us", 8.0, 1.0, "what such a step takes longer from the rendezvous on"),
+    Parameter("net_ll_rendezvous_bytes", 8192.0, 0.3, "messages of LL that the network makes a rendezvous for"),
+    Parameter("net_ll_message_gbs", 5.5, 1.3, "one channel's messages of LL"),
+    Parameter("net_ll_service_share", 0.45, 0.8, "of such a step, that a link is busy with it"),
+    Parameter("net_simple_hop_us", 12.0, 0.6, "one step of Simple between nodes, small messages"),
+    Parameter("net_simple_rendezvous_us", 25.0, 0.9, "what such a step takes longer from the rendezvous on"),
+    Parameter("net_simple_rendezvous_bytes", 27000.0, 0.8, "messages of Simple that the network makes one for"),
+    Parameter("net_simple_service_share", 0.9, 0.7, "of such a step, that a link is busy with it"),
+    Parameter("tree_hop_us", 17.0, 0.8, "one level of a tree by Simple, small messages"),
+    Parameter("tree_rendezvous_us", 15.0, 1.1, "what such a level takes longer from the rendezvous on"),
+    Parameter("tree_rendezvous_bytes", 65536.0, 1.0, "messages of a tree that the network makes one for"),
+    Parameter("tree_overlap", 0.47, 0.4, "exponent of the norm that joins a tree's latency and bandwidth"),
+    Parameter("tree_ll_share", 0.5, 0.3, "of a tree's bandwidth, for LL: half of each word is a flag"),
+    Parameter("tree_ll128_share", 0.6, 0.4, "of a tree's bandwidth, for LL128: 120 of 128 bytes are data"),
+    Parameter("tree_share", 1.0, 0.35, "of a tree's bandwidth between more than two nodes, beside net_share"),
+    Parameter("tree_two_nodes_share", 1.0, 0.25, "of the bandwidth between two nodes, for a tree, beside net_share"),
+    Parameter("nvls_tree_hop_us", 75.0, 0.9, "one level of NVLSTree between nodes"),
+    Parameter("nvls_tree_share", 1.1, 0.3, "of NVLSTree's bandwidth between more than two nodes, beside net_share"),
     Parameter(
-        "nvls_tree_two_nodes_share", 1.55, 0.32, "of the bandwidth between two nodes, for NVLSTree, beside net_share"
+        "nvls_tree_two_nodes_share", 1.55, 0.3, "of the bandwidth between two nodes, for NVLSTree, beside net_share"
     ),
-    Parameter("pat_hop_us", 12, 0.7, "one step of PAT between nodes"),
+    Parameter("pat_hop_us", 12.0, 0.7, "one step of PAT between nodes"),
     Parameter("pat_share", 0.9, 0.4, "of the bandwidth between nodes, for PAT, beside net_share"),
 )
 # What collectives have of their own, as factors: little is believed of them.
@@ -99,9 +114,34 @@ def _factor(name: str, log_sd: float, collective: Collective) -> Parameter:
 
 
 _FACTORS = tuple(_factor(name, log_sd, collective) for name, log_sd in _BY_COLLECTIVE for collective in Collective)
+# What messages take depends on the network's software: factors of networks other than NCCL's own.
+BY_NETWORK = tuple(each.name for each in _NETWORK if each.name.startswith("net_") or each.name == "nvls_tree_hop_us")
+_NETWORK_FACTORS = tuple(
+    Parameter(f"{name}.{network}", 1.0, 1.0, f"factor of {name} over {network}")
+    for network in NETWORKS[1:]
+    for name in BY_NETWORK
+)
+BELIEFS: Mapping[str, Parameter] = {
+    parameter.name: parameter for parameter in (*_LAUNCH, *_NVLINK, *_NETWORK, *_FACTORS, *_NETWORK_FACTORS)
+}
+
+
+@cache
+def learnt_between_nodes() -> Mapping[str, Any]:
+    """What the sites of ``tables/splits.toml`` have taught, as ``python -m tests.scripts.fit_network`` writes it.
+
+    ``parameters``: median and width by the name of a parameter; ``widening``: pairs by the number of rows, which
+    ``tuner.times.timemodel.sites`` explains.
+    """
+    return tables.toml(tables.folder() / "between_nodes.toml")
+
 
 PARAMETERS: Mapping[str, Parameter] = {
-    parameter.name: parameter for parameter in (*_LAUNCH, *_NVLINK, *_NETWORK, *_FACTORS)
+    **BELIEFS,
+    **{
+        name: replace(BELIEFS[name], median=median, log_sd=log_sd)
+        for name, (median, log_sd) in learnt_between_nodes()["parameters"].items()
+    },
 }
 # What GPUs of a generation move by LL and LL128 stands to what NCCL says of them (cap_gbs, 2.28.9) as in the others.
 _OF_GENERATION: Mapping[str, Mapping[str, float]] = {
@@ -133,6 +173,7 @@ class Form:
     def __init__(self, parameters: Mapping[str, float]) -> None:
         self.parameters = parameters
         self._by_collective: dict[str, tuple[Array, list[float]]] = {}
+        self._by_network: dict[str, tuple[Array, list[float]]] = {}
 
     def times_us(self, calls: Features) -> Numbers:
         """The time of each call, [call], or of the one call."""
@@ -158,6 +199,16 @@ class Form:
         collective = calls.collective
         return of_arrays[collective] if isinstance(collective, np.ndarray) else of_numbers[collective]
 
+    def _between(self, name: str, calls: Features) -> Numbers:
+        """A parameter of what is between nodes with each call's factor for its network."""
+        if name not in self._by_network:
+            factors = np.array([1.0, *(self.parameters.get(f"{name}.{each}", 1.0) for each in NETWORKS[1:])])
+            values = self.parameters[name] * factors
+            self._by_network[name] = values, values.tolist()
+        of_arrays, of_numbers = self._by_network[name]
+        network = calls.network
+        return of_arrays[network] if isinstance(network, np.ndarray) else of_numbers[network]
+
     def _start_us(self, calls: Features) -> Numbers:
         p, of_adapters = self.parameters, calls.adapter_us * calls.adapter_share
         return p["start_us"] + p["channels_start_us"] * (1 - 1 / calls.channels) + of_adapters
@@ -166,8 +217,9 @@ class Form:
         return (1 + calls.byte_reduced * self.parameters["byte_slowdown"]) * self._of("step_data", calls)
 
     def _inter_gbs(self, calls: Features) -> Numbers:
-        p, doublings = self.parameters, log2(most(calls.nodes / 2, 1))
-        return p["net_share"] * calls.inter_gbs / (1 + p["net_congestion"] * doublings)
+        doublings = log2(most(calls.nodes / 2, 1))
+        congestion = self._between("net_congestion", calls)
+        return self._between("net_share", calls) * calls.inter_gbs / (1 + congestion * doublings)
 
     def _ring_ll(self, calls: Features) -> Numbers:
         p, step = self.parameters, calls.step_bytes
@@ -195,41 +247,43 @@ class Form:
         hop_us = self._of("simple_hop_us", calls)
         waiting = (calls.steps + self._of("latency_extra_steps", calls)) * hop_us
         message = least(step / calls.channels, SIMPLE_MESSAGE_BYTES)
-        link_us = self._simple_hop_us("net_simple", message)
-        chain_us = _chain_us(calls, hop_us, link_us, p["net_simple_service_share"])
+        link_us = self._simple_hop_us("net_simple", message, calls)
+        chain_us = _chain_us(calls, hop_us, link_us, self._between("net_simple_service_share", calls))
         if not isinstance(calls.nodes, np.ndarray):
             return _on_links(chain_us, data_us) if calls.nodes > 1 else _joined(waiting, data_us, p["overlap"])
         return where(calls.nodes > 1, _on_links(chain_us, data_us), _joined(waiting, data_us, p["overlap"]))
 
     def _low_latency_chain_us(self, calls: Features, hop_us: Numbers, message_bytes: Numbers) -> Numbers:
-        return _chain_us(calls, hop_us, self._ll_hop_us(message_bytes), self.parameters["net_ll_service_share"])
+        busy = self._between("net_ll_service_share", calls)
+        return _chain_us(calls, hop_us, self._ll_hop_us(message_bytes, calls), busy)
 
-    def _ll_hop_us(self, message_bytes: Numbers) -> Numbers:
-        p, message = self.parameters, least(message_bytes, LL_MESSAGE_BYTES)
+    def _ll_hop_us(self, message_bytes: Numbers, calls: Features) -> Numbers:
+        message = least(message_bytes, LL_MESSAGE_BYTES)
+        rendezvous_bytes = self._between("net_ll_rendezvous_bytes", calls)
         return (
-            p["net_ll_hop_us"]
-            + p["net_ll_past_inline_us"] * _from(message, INLINE_BYTES, 6)
-            + p["net_ll_rendezvous_us"] * _from(message, p["net_ll_rendezvous_bytes"], 6)
-            + message / _bytes_per_us(p["net_ll_message_gbs"])
+            self._between("net_ll_hop_us", calls)
+            + self._between("net_ll_past_inline_us", calls) * _from(message, INLINE_BYTES, 6)
+            + self._between("net_ll_rendezvous_us", calls) * _from(message, rendezvous_bytes, 6)
+            + message / _bytes_per_us(self._between("net_ll_message_gbs", calls))
         )
 
-    def _simple_hop_us(self, kind: str, message_bytes: Numbers) -> Numbers:
-        p = self.parameters
-        later = p[f"{kind}_rendezvous_us"] * _from(message_bytes, p[f"{kind}_rendezvous_bytes"], 3)
-        return p[f"{kind}_hop_us"] + later
+    def _simple_hop_us(self, kind: str, message_bytes: Numbers, calls: Features) -> Numbers:
+        rendezvous = _from(message_bytes, self._between(f"{kind}_rendezvous_bytes", calls), 3)
+        later = self._between(f"{kind}_rendezvous_us", calls) * rendezvous
+        return self._between(f"{kind}_hop_us", calls) + later
 
     def _tree_ll(self, calls: Features) -> Numbers:
-        hops_us = self._of("ll_hop_us", calls), self._ll_hop_us(2 * calls.bytes / calls.channels)
+        hops_us = self._of("ll_hop_us", calls), self._ll_hop_us(2 * calls.bytes / calls.channels, calls)
         share = self.parameters["tree_ll_share"]
         return _up_and_down_us(calls, *hops_us) + calls.bytes / _bytes_per_us(self._tree_gbs(calls, share, share))
 
     def _tree_ll128(self, calls: Features) -> Numbers:
-        hops_us = self._of("ll128_hop_us", calls), self._ll_hop_us(calls.bytes / calls.channels)
+        hops_us = self._of("ll128_hop_us", calls), self._ll_hop_us(calls.bytes / calls.channels, calls)
         share = self.parameters["tree_ll128_share"]
         return _up_and_down_us(calls, *hops_us) + calls.bytes / _bytes_per_us(self._tree_gbs(calls, share, share))
 
     def _tree_simple(self, calls: Features) -> Numbers:
-        link_us = self._simple_hop_us("tree", calls.bytes / calls.channels)
+        link_us = self._simple_hop_us("tree", calls.bytes / calls.channels, calls)
         latency_us = _up_and_down_us(calls, self._of("simple_hop_us", calls), link_us)
         gbs = self._tree_gbs(calls, self.parameters["tree_share"], self.parameters["tree_two_nodes_share"])
         return _joined(latency_us, calls.bytes / _bytes_per_us(gbs), self.parameters["tree_overlap"])
@@ -255,7 +309,7 @@ class Form:
         # They overlap in part: two nodes of H100 reach 63 % of what their adapters carry, two of B200, whose NVLinks
         # are twice as fast, 93 %.
         data_us = sqrt(inside_us * inside_us + between_us * between_us)
-        levels_us = 2 * ceil(log2(calls.nodes)) * p["nvls_tree_hop_us"]
+        levels_us = 2 * ceil(log2(calls.nodes)) * self._between("nvls_tree_hop_us", calls)
         return p["nvls_start_us"] + levels_us + data_us + self._nvls_rounds_us(calls)
 
     def _nvls_rounds_us(self, calls: Features) -> Numbers:
@@ -387,7 +441,7 @@ def _on_links(one_us: Numbers, other_us: Numbers) -> Numbers:
     return sqrt(sqrt(one * one + other * other))
 
 
-def _from(message_bytes: Numbers, threshold_bytes: float, sharpness: Literal[3, 6]) -> Numbers:
+def _from(message_bytes: Numbers, threshold_bytes: Numbers, sharpness: Literal[3, 6]) -> Numbers:
     """0 for small messages, 1 for large ones, in between at the threshold."""
     ratio = threshold_bytes / message_bytes
     cube = ratio * ratio * ratio

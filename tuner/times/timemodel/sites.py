@@ -40,7 +40,7 @@ from tuner.times.timemodel.features import (
     sqrt,
     where,
 )
-from tuner.times.timemodel.form import Form
+from tuner.times.timemodel.form import Form, learnt_between_nodes
 from tuner.times.timemodel.intervals import COVERED_SDS
 
 # Standard deviations of what one site has of its own: round numbers near those that make the rows of 27 healthy tables
@@ -70,7 +70,7 @@ DAY_DOUBLING = 0.4
 RELEASE_SD = 0.15  # of the same call by another release than any of the rows, less where bandwidth bounds it
 # What is left of a site's deviations where other clusters of its instance type were measured: with it, intervals hold
 # nine tenths or more of each table of such a type that is predicted by the others' rows (benchmarks/sites.py).
-TYPE_LEFT = 0.7
+TYPE_LEFT = 0.8
 TYPE_OCTAVES = 1.0  # beyond the sizes of these rows they count less with each of these
 UNKNOWN_SD = 0.45  # of what was never measured between nodes anywhere
 SCALE_FREEDOM = 4.0  # degrees of freedom of the factor that all variances of a site have
@@ -78,20 +78,28 @@ SCALE_FREEDOM = 4.0  # degrees of freedom of the factor that all variances of a 
 # sites that were left out (tests/scripts/fit_network.py): near the rows, which leave a quarter of a call's variance or
 # less, and far from them, where they leave three quarters or more. In between by the logarithm of the rows, and by what
 # they leave.
-WIDENING = {0: (0.68, 0.68), 1: (0.92, 0.92), 4: (0.81, 0.81)}
+WIDENING: Mapping[int, tuple[float, float]] = {
+    int(rows): (near, far) for rows, (near, far) in learnt_between_nodes()["widening"].items()
+}
 NEAR, FAR = 0.25, 0.75
 MOST_WIDER = 1.0  # by how much far from its rows a site's intervals may be wider than those of a site without any
 # From so many rows a site is so well known that splits of them say how wide intervals of calls like those are.
 MANY_ROWS = 32
-MOST_FROM_NCCL = 1.06  # of the base, to either side: a factor of 2.9
+# Of the base, to either side, by ``NETWORKS``: a factor of 2.5, and one of 5.
+MOST_FROM_NCCL = (0.9, 1.6, 1.6)
 # Weight of NCCL's own time in the base: it rises with the share that bandwidth has of NCCL's time, as its bandwidths
 # are near what healthy networks have, and its latencies are not; by a power of it, as what is in between NCCL takes for
-# too fast.
-NCCL_WEIGHT, NCCL_WEIGHT_LARGE, NCCL_POWER = 0.3, 0.9, 8
+# too fast. Over networks of other software, by ``NETWORKS``, its latencies say little: they are InfiniBand's. With no
+# weight at all, where form and NCCL differ most, larger calls would take less time than smaller ones.
+NCCL_WEIGHTS, NCCL_WEIGHT_LARGE, NCCL_POWER = (0.3, 0.1, 0.1), 0.9, 8
+# How far sites are off altogether before any row is known, by ``NETWORKS``, beside those on NCCL's own; and NVLink
+# domains of more than one host, of which none is among the sites that parameters are learnt from.
+SPREADS, MOST_GPUS, DOMAIN_SPREAD = (1.0, 1.4, 1.4), 16, 1.6
 STEP_SHARE = 0.01  # by which parameters move to see what a time depends on
 # Median errors of tables whose site is left out, in the process's standard deviations of their calls, whether 0, 1 or 4
 # rows are known (benchmarks/sites.py): most sites are calmer than what the few that are far off ask of deviations.
-ERROR_SDS = 0.3
+ERROR_SDS = 0.27
+KNOWN_SD = 0.017  # of what a site has of its own in the time of a call that is known well enough
 TABLE_POINTS = 256  # of sizes, where more calls than these of a kind are asked about
 
 # What some site's rows show between nodes; of Tree and NVLSTree NCCL has AllReduce alone.
@@ -166,7 +174,7 @@ def base(calls: Features, moved: Sequence[Form]) -> Base:
     nccl_latency = _nccl_latency(calls, log_nccl)
     bandwidth = least(most((less_bandwidth - log_form) / STEP_SHARE, 0.0), 1.0)
     latency = least(most((more_latency - log_form) / STEP_SHARE, 0.0), 1.0)
-    weight = where(known, _nccl_weight(nccl_latency), 1.0)
+    weight = where(known, _nccl_weight(nccl_latency, calls.network), 1.0)
     return Base(
         _middle(calls, log_form, log_nccl),
         weight * (1 - nccl_latency) + (1 - weight) * bandwidth,
@@ -180,10 +188,21 @@ def _nccl_latency(calls: Features, log_nccl: Numbers) -> Numbers:
     return least(latency_us / exp(log_nccl), 1.0)
 
 
-def _nccl_weight(nccl_latency: Numbers) -> Numbers:
+def _nccl_weight(nccl_latency: Numbers, network: Numbers) -> Numbers:
     """Weight of NCCL's own time in the base, 0 to 1, [call], by the share of it that is latency."""
-    risen = (1 - nccl_latency) ** NCCL_POWER
-    return NCCL_WEIGHT + (NCCL_WEIGHT_LARGE - NCCL_WEIGHT) * risen
+    risen, small = (1 - nccl_latency) ** NCCL_POWER, _of_network(NCCL_WEIGHTS, network)
+    return small + (NCCL_WEIGHT_LARGE - small) * risen
+
+
+def _spreads(calls: Features) -> Numbers:
+    """How far the site of each call is off altogether before any row is known, [call]: 1 or more."""
+    of_domain = where(calls.ranks / calls.nodes > MOST_GPUS, DOMAIN_SPREAD, 1.0)
+    return _of_network(SPREADS, calls.network) * of_domain
+
+
+def _of_network(values: tuple[float, ...], network: Numbers) -> Numbers:
+    """The value of each call's network, [call]."""
+    return np.array(values)[network] if isinstance(network, np.ndarray) else values[network]
 
 
 def _moved(parameters: Mapping[str, float]) -> tuple[Form, Form, Form]:
@@ -204,9 +223,10 @@ def _log_nccl(calls: Features, log_form: Numbers) -> Numbers:
 
 def _middle(calls: Features, log_form: Numbers, log_nccl: Numbers) -> Numbers:
     """The logarithms of the base's times in us, [call]."""
-    of_form = (log_form - log_nccl) * (1 - _nccl_weight(_nccl_latency(calls, log_nccl)))
+    of_form = (log_form - log_nccl) * (1 - _nccl_weight(_nccl_latency(calls, log_nccl), calls.network))
     off = where(is_known(calls.collective, calls.algorithm), of_form, 0.0)
-    return log_nccl + least(most(off, -MOST_FROM_NCCL), MOST_FROM_NCCL)
+    furthest = _of_network(MOST_FROM_NCCL, calls.network)
+    return log_nccl + least(most(off, -furthest), furthest)
 
 
 def is_known(collective: Numbers, algorithm: Numbers) -> Numbers:
@@ -270,7 +290,7 @@ class SiteProcess:
         """
         if not isinstance(calls.bytes, np.ndarray) or len(calls) <= TABLE_POINTS:
             of_base = base(calls, self._forms)
-            moved, half = self._posterior(_rows(calls, of_base), another_release)
+            moved, half = self._posterior(_rows(calls, of_base), _spreads(calls), another_release)
             return of_base.log_us + moved, half
         # What the site adds is smooth over sizes: it is asked at some, and between them interpolated.
         log_form = np.log(self._forms[0].times_us(calls))
@@ -280,7 +300,7 @@ class SiteProcess:
             order = which[np.argsort(log2_bytes[which])]
             points = order[np.unique(np.linspace(0, len(order) - 1, TABLE_POINTS).astype(np.int64))]
             some = calls[points]
-            moved, half = self._posterior(_rows(some, base(some, self._forms)), another_release)
+            moved, half = self._posterior(_rows(some, base(some, self._forms)), _spreads(some), another_release)
             log_us[which] += np.interp(log2_bytes[which], log2_bytes[points], moved)
             halves[which] = np.interp(log2_bytes[which], log2_bytes[points], half)
         return log_us, halves
@@ -291,23 +311,22 @@ class SiteProcess:
 
     def calls(self, calls: Features) -> list["SiteCall"]:
         """The calls in the form in which the process compares them with other calls of the site."""
-        rows = _rows(calls, base(calls, self._forms))
-        return [SiteCall(self, rows[np.array([at])]) for at in range(len(calls))]
+        rows, spreads = _rows(calls, base(calls, self._forms)), np.broadcast_to(_spreads(calls), len(calls)).tolist()
+        return [SiteCall(self, rows[np.array([at])], spreads[at]) for at in range(len(calls))]
 
     def telling(self, calls: Features, count: int) -> list[int]:
         """The indices of the ``count`` calls that tell most about all of them once they are measured, the best first.
 
-        Each is the one that leaves the smallest mean standard deviation, given those before: a call known to a few
-        percent counts as much as one known to a factor of 2.
+        Each is the one that leaves the smallest deviations, given those before, by the mean of their logarithms: a call
+        known to a few percent counts as much as one known to a factor of 2. Below ``KNOWN_SD`` nothing is gained.
         """
         rows = _rows(calls, base(calls, self._forms))
         covariances, noise = self._covariances_left(rows), _noise(rows)
-        before = np.sqrt(np.diag(covariances) + noise)
         chosen: list[int] = []
         for _ in range(min(count, len(calls))):
             spared = covariances**2 / (np.diag(covariances) + noise)  # [call of all, call that may be measured]
-            left = np.sqrt(np.maximum(np.diag(covariances)[:, None] - spared, 0.0) + noise[:, None])
-            left = (left / before[:, None]).sum(axis=0)
+            variances = np.maximum(np.diag(covariances)[:, None] - spared, 0.0)
+            left = np.log(variances + KNOWN_SD**2).sum(axis=0)
             left[chosen] = np.inf
             chosen.append(int(np.argmin(left)))
             covariances = _without(covariances, noise, chosen[-1])
@@ -331,7 +350,7 @@ class SiteProcess:
             return 0.0
         freedom, count = SCALE_FREEDOM, len(self.rows)
         half_log_determinant = -0.5 * float(np.linalg.slogdet(self._precision)[1])
-        ratio = 1 + float(self.rows.log_off @ self._weights) / freedom
+        ratio = 1 + self._rows_scale / freedom
         constant = math.lgamma((freedom + count) / 2) - math.lgamma(freedom / 2) - count / 2 * math.log(freedom)
         return constant - half_log_determinant - (freedom + count) / 2 * math.log(ratio)
 
@@ -343,14 +362,17 @@ class SiteProcess:
             for one, another in of_both
         )
 
-    def half_of_ratio(self, one: SiteRows, other: SiteRows) -> float:
-        """Half of the 90 % interval of the logarithm of the ratio of two calls' times at one site, a day apart."""
+    def half_of_ratio(self, one: SiteRows, other: SiteRows, spread: float) -> float:
+        """Half of the 90 % interval of the logarithm of the ratio of two calls' times at one site, a day apart.
+
+        ``spread`` as :func:`_spreads` says it.
+        """
         both = one.joined(other)
         covariances = self._covariances_left(both)
         variance = covariances[0, 0] + covariances[1, 1] - 2 * covariances[0, 1] + _alone(both).sum()
-        return float(
-            np.hypot(self._covered * np.sqrt(max(variance, 0.0)), COVERED_SDS * np.sqrt(_another_time(both).mean()))
-        )
+        # What two calls have in common needs no widening; where single times need less, their ratio does, too.
+        of_sites = min(1.0, self._widening[0][1]) * self._covered(spread) * np.sqrt(max(variance, 0.0))
+        return float(np.hypot(of_sites, COVERED_SDS * np.sqrt(_another_time(both).mean())))
 
     def _covariances_left(self, rows: SiteRows) -> Array:
         """Covariances that remain given the site's own rows, and other clusters' of its type, [row, row]."""
@@ -363,7 +385,7 @@ class SiteProcess:
             left = left * np.outer(sds, sds)
         return left
 
-    def _posterior(self, asked: SiteRows, another_release: bool) -> tuple[Numbers, Numbers]:
+    def _posterior(self, asked: SiteRows, spread: Numbers, another_release: bool) -> tuple[Numbers, Numbers]:
         """What the site adds to the logarithms of the base, and half of the 90 % intervals, numbers [call]."""
         noise, variances = _alone(asked), _variances(asked)
         before, moved, left = variances + noise, asked.bandwidth * 0.0, variances
@@ -381,12 +403,12 @@ class SiteProcess:
             wider = np.where(alike, *(widened(factors, left / before) for factors in self._widening))
         else:
             wider = widened(self._widening[not alike], left / before)
-        wider = wider * self._covered
+        wider = wider * self._covered(spread)
         day = COVERED_SDS**2 * _another_time(asked, another_release)
         if self.rows is None:
             return moved, sqrt(wider * wider * left + day)
         # A site whose rows are far off has wide intervals, but none near a row is wider than it was without the row.
-        of_none = _student_t95(SCALE_FREEDOM) * self._widening_of(0)[1]
+        of_none = spread * _student_t95(SCALE_FREEDOM) * self._widening_of(0)[1]
         most_wide = of_none * (1 + MOST_WIDER * far)
         half_square = least(wider * wider * left, most_wide * most_wide * before)
         return moved, sqrt(half_square + day)
@@ -432,13 +454,20 @@ class SiteProcess:
         variances = _variances(asked) * (1.0 if self._type is None else self._type.left(asked))
         return np.asarray((np.diag(self._covariances_left(asked)) + alone) / (variances + alone))
 
-    @cached_property
-    def _covered(self) -> float:
-        """Half of a 90 % interval in standard deviations: the rows' errors tell those of all calls."""
+    def _covered(self, spread: Numbers) -> Numbers:
+        """Half of a 90 % interval in standard deviations, [call]: the rows' errors tell those of all calls.
+
+        ``spread`` as :func:`_spreads` says it.
+        """
         count = 0 if self.rows is None else len(self.rows)
-        scale = SCALE_FREEDOM if self.rows is None else SCALE_FREEDOM + float(self.rows.log_off @ self._weights)
         freedom = SCALE_FREEDOM + count
-        return _student_t95(freedom) * float(np.sqrt(scale / freedom))
+        scale = SCALE_FREEDOM * spread * spread + self._rows_scale
+        return _student_t95(freedom) * sqrt(scale / freedom)
+
+    @cached_property
+    def _rows_scale(self) -> float:
+        """Square sum of the rows' errors in standard deviations that are expected of them; 0 without rows."""
+        return 0.0 if self.rows is None else float(self.rows.log_off @ self._weights)
 
     @cached_property
     def _widening(self) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -536,14 +565,17 @@ def _kinds_of(calls: Features) -> list[NDArray[np.intp]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SiteCall:
-    """One call as the process of its site sees it."""
+    """One call as the process of its site sees it; ``spread`` as :func:`_spreads` says it."""
 
     process: SiteProcess
     row: SiteRows
+    spread: float
 
     def half_of_ratio(self, other: "SiteCall") -> float | None:
         """Half of the 90 % interval of the logarithm of the times' ratio; None if the sites differ."""
-        return self.process.half_of_ratio(self.row, other.row) if self.process.is_of_site(other.process) else None
+        if not self.process.is_of_site(other.process):
+            return None
+        return self.process.half_of_ratio(self.row, other.row, max(self.spread, other.spread))
 
 
 class _Kinship:
