@@ -1,4 +1,4 @@
-"""Which of two is faster? The one comparison that `verify`, `decide`, `decide` in a job, and regret use.
+"""Compares two choices: which one is faster? `verify`, `decide`, `decide` in a job, and regret all use this comparison.
 
 * **Noise** comes with the :class:`Samples`: the standard error of a typical logarithm of times and its degrees of
   freedom, from rounds, processes, stretches of a job, repeated runs, or a curve over sizes.
@@ -19,9 +19,9 @@ from tuner.times.statistics import CONFIDENCE, Samples, student
 
 ERROR = (1 - CONFIDENCE) / 2  # one-sided, for everything that is decided together
 SURE = 1 - ERROR  # probability of improvement from which a row of a decision table stays
-LEAST_GAIN = 0.02  # of a row of a decision table, whoever measured it
-FEWEST_UNITS = 3  # to tell anything from noise
-NOTHING = Samples(0.0, 0.0, inf)  # what the logarithm of a ratio is compared with
+LEAST_GAIN = 0.02  # least gain of a row of a decision table, whoever measured it
+FEWEST_UNITS = 3  # least number of units with which noise can be estimated
+NOTHING = Samples(0.0, 0.0, inf)  # for comparing the logarithm of a ratio with zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,6 @@ def straight(low: tuple[int, float], high: tuple[int, float]) -> Callable[[int],
 
 def _chance(freedom: float, deviations: float) -> float:
     """The probability that Student's t is below this many ``deviations``."""
-    from scipy.special import ndtr, stdtr  # slow to load
+    from scipy.special import ndtr, stdtr  # takes long to load
 
     return float(stdtr(freedom, deviations) if isfinite(freedom) else ndtr(deviations))

@@ -132,7 +132,7 @@ class Evidence:
         counts, total, freedom = self._counts, int(self._counts.sum()), self._freedom
         if len(self.log_us) < FEWEST_UNITS or freedom < 1 or column == over:
             return Verdict(float(self.levels[before] - self.levels[after]))
-        share = freedom / total  # of the residuals that is free
+        share = freedom / total  # the free share of the residuals
         pair = [before, after]
         variance = max(
             float(np.nansum(squares)) / (share * size)
@@ -146,9 +146,8 @@ def _common(log_us: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Medians by column of an array [row][column], ignoring NaN, and NaN if there is nothing else: np.nanmedian is
-    slow.
-    """
+    """Medians by column of an array [row][column], ignoring NaN; NaN if a column has nothing else. np.nanmedian is
+    slow."""
     ordered, counts = np.sort(values, axis=0), np.isfinite(values).sum(axis=0)  # NaN last
     columns = np.arange(values.shape[1])
     found: NDArray[np.float64] = (ordered[np.maximum(counts - 1, 0) // 2, columns] + ordered[counts // 2, columns]) / 2
@@ -236,10 +235,11 @@ def together(parts: Sequence[Evidence]) -> Evidence:
     common = set(parts[0].columns).intersection(*(part.columns for part in parts))
     columns = tuple(column for column in parts[0].columns if column in common)
     rows = [part.log_us[:, [part.columns.index(column) for column in columns]] for part in parts]
-    # Kinds differ in how long they take, which is nothing of a round's: each as a ratio to its own level.
+    # Kinds of calls differ in how long they take, which is not an effect of a round; so each kind is expressed as a
+    # ratio to its own level.
     centred = [part - np.nanmedian(part) + np.nanmedian(np.concatenate(rows)) for part in rows]
     by_process = all(part.by_process for part in parts)
-    # Kinds of one process share what is fixed in it, and are no units of their own.
+    # Kinds of one process share what is fixed in that process, so they are not units of their own.
     same = by_process and len({len(part) for part in rows}) == 1
     return Evidence(
         columns,

@@ -26,9 +26,9 @@ from tuner.times.measured.header import MeasuredAdapters
 from tuner.times.measured.samples import Measurements, SampleBlock
 
 Key = TypeVar("Key")
-SOCKETS = "sockets"  # the network's name in tables of measured times
-FP8 = (DataType.float8e4m3, DataType.float8e5m2)  # NCCL's model was not measured with them
-_WITHOUT_COLLNET = "aws-ofi-nccl"  # a network plugin that has none
+SOCKETS = "sockets"  # name of the network in tables of measured times
+FP8 = (DataType.float8e4m3, DataType.float8e5m2)  # NCCL's model was not measured with these types
+_WITHOUT_COLLNET = "aws-ofi-nccl"  # a network plugin without CollNet
 
 
 class OfTrays(TypedDict):

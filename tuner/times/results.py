@@ -22,8 +22,8 @@ LATE, LATE_MOSTLY, LATE_BLOCKS = (
     0.2,
     0.75,
     3,
-)  # of a call; in this share of the sample blocks, and at least this many of them
-ONE_PROCESS_US, SEVERAL_PROCESSES_US = 50.0, 500.0  # calls that are ten times as long as starting the ranks takes
+)  # share of a call's duration by which a rank is late, in this share of the sample blocks and in at least this many
+ONE_PROCESS_US, SEVERAL_PROCESSES_US = 50.0, 500.0  # calls that take ten times as long as starting the ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def noises(tasks: Mapping[Task, TaskSamples]) -> dict[int, RunNoise]:
         of_process = [median(its) for its in logs_by_process(known.medians_us, known.processes).values()]
         series.append((task.requested, of_process))
         times_us.setdefault(task.point.bytes, []).append(known.times_us)
-    correlated = correlation(series, errors=1.0)  # on the safe side: one interval follows from one estimate
+    correlated = correlation(series, errors=1.0)  # on the safe side, because one interval follows from one estimate
     return {size: RunNoise(correlated, step_us) for size, step_us in timer_steps_us(times_us).items()}
 
 

@@ -19,12 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 from tuner.base.dataclass import dataclass
 
 CONFIDENCE = 0.95
-LEAST_PROCESSES = 3  # for how much they differ to be known
+LEAST_PROCESSES = 3  # with fewer, it is not known how much processes differ
 FEWEST_BLOCKS = 3
-NORMAL_95 = 1.96  # deviations to either side that hold 95 %
-MEDIAN_VARIANCE = pi / 2  # a median's over a mean's
-ROUNDING_VARIANCE = 1 / 12  # of what is rounded to whole steps, in squares of a step
-SAME_TIME = 1e-6  # share of a time below which a difference is that of its floating-point number
+NORMAL_95 = 1.96  # deviations on either side that hold 95 %
+MEDIAN_VARIANCE = pi / 2  # variance of a median over that of a mean
+ROUNDING_VARIANCE = 1 / 12  # variance of rounding to whole steps, in squares of a step
+SAME_TIME = 1e-6  # share of a time below which a difference comes from its floating-point number
 _CORRELATIONS = np.linspace(0, 0.95, 20)
 
 
@@ -99,7 +99,7 @@ def student(freedom: float, share: float) -> float:
     """Quantile of Student's t for the probability ``share``; quantile of the normal distribution if ``freedom`` is
     infinite.
     """
-    from scipy.special import ndtri, stdtrit  # slow to load
+    from scipy.special import ndtri, stdtrit  # takes long to load
 
     return float(stdtrit(freedom, share) if freedom < inf else ndtri(share))
 
@@ -147,7 +147,7 @@ def correlation(calls: Iterable[tuple[Hashable, ArrayLike]], errors: float = 0.0
     too_low = of_request.mean(axis=0)
     if len(of_request) > 1:
         too_low += errors * of_request[:, 0].std(ddof=1) / sqrt(len(of_request))
-    return float(np.interp(0.0, -too_low, _CORRELATIONS))  # it falls as the correlation rises
+    return float(np.interp(0.0, -too_low, _CORRELATIONS))  # this falls as the correlation rises
 
 
 def of_correlated(units: int, correlated: float) -> tuple[float, float]:
@@ -237,7 +237,7 @@ def estimate(times_us: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
 @lru_cache(maxsize=4096)
 def _outside(n: int, confidence: float) -> int:
     """How many of n samples may be left out at each end; -1 if even all samples are too few."""
-    from scipy.special import bdtr  # the binomial distribution; slow to load
+    from scipy.special import bdtr  # the binomial distribution; takes long to load
 
     tail, left_out = (1 - confidence) / 2, -1
     while bdtr(left_out + 1, n, 0.5) <= tail:

@@ -28,7 +28,7 @@ from tuner.times.measured.header import scenario_of
 from tuner.times.measured.samples import Combination, Measurements, Point
 from tuner.times.picks import JudgedPick, alike, judge
 
-WORD = 4  # bytes; sizes are whole numbers of these
+WORD = 4  # in bytes; sizes are multiples of this
 
 
 class EmulatedModel:
@@ -81,7 +81,7 @@ def model_of(measurements: Measurements) -> EmulatedModel | None:
 _NOT_SAID = (
     "no log of NCCL's own choice, and the file does not say where it was measured; valid: with {option:machine} NAME"
 )
-FEWEST_OTHERS = 2  # beside a pick, for the best of them to be called so
+FEWEST_OTHERS = 2  # least number of other choices besides a pick with which the best can be named
 
 
 RoundsPick = JudgedPick[Point, Combination | None, Evidence]
@@ -134,7 +134,7 @@ def judged(point: Point, evidence: Evidence, model: EmulatedModel | None) -> Rou
     if pick is None:
         return Skipped(point, f"what NCCL picks is not known: {spelled(_NOT_SAID)}")
     enough = FEWEST_OTHERS
-    if model is not None:  # unless no more can run
+    if model is not None:  # unless no other size can run
         enough = max(1, min(enough, len(model.times_us(point).keys() - {pick.algo_proto})))
     one = judge(point, pick, evidence, emulated, enough)
     return one if one.same else Skipped(point, f"the pick was not measured: {pick.plain}")
@@ -166,7 +166,7 @@ class ModelError:
     mape: float = field(metadata=view.column("MAPE", text=_percent))
     mape_scaled: float = field(metadata=view.column("MAPE scaled", text=_percent))
     scale: float = field(metadata=view.column("scale", digits=3))
-    tau: float | None = field(metadata=view.column("tau", digits=3))  # Kendall's, of the times over sizes
+    tau: float | None = field(metadata=view.column("tau", digits=3))  # Kendall's tau of the times over sizes
 
     @property
     @view.shown("combination")
@@ -181,7 +181,7 @@ def model_error(collective: Collective, algo_proto: AlgoProto, times_us: NDArray
 
     measured, model = times_us.T
     ratios = model / measured
-    # The scale that makes the mean of |scale * ratio - 1| smallest is a median of 1 / ratio, weighted by ratio.
+    # The scale that makes the mean of |scale * ratio - 1| smallest is a median of 1 / ratio, weighted by the ratio.
     order = np.argsort(1 / ratios)
     weights = np.cumsum(ratios[order])
     scale = float(1 / ratios[order][np.searchsorted(weights, weights[-1] / 2)])
@@ -397,7 +397,7 @@ def between(size: int, sizes: Sequence[int], times_us: Sequence[float]) -> float
     return float(np.exp((1 - part) * np.log(times_us[low]) + part * np.log(times_us[high])))
 
 
-Histogram = Mapping[tuple[Collective, int], float]  # calls by collective and nBytes
+Histogram = Mapping[tuple[Collective, int], float]  # number of calls by collective and nBytes
 
 
 @dataclass(frozen=True, slots=True)

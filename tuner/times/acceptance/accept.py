@@ -45,9 +45,9 @@ from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.features import Array
 
-_LONG = 6  # times of a point, at least, to show a drift
-_SLOWER = 1.1  # the last third against the first, the median over points
-_MOST = 2 / 3  # of the points go the same way
+_LONG = 6  # least number of times of a point that can show a drift
+_SLOWER = 1.1  # the last third over the first, as the median over points
+_MOST = 2 / 3  # share of the points that have to drift in the same direction
 
 
 def drifts(file: MeasurementFile, table: Measurements, given: Given) -> Iterator[Problem]:
@@ -101,7 +101,7 @@ def _series(file: MeasurementFile, table: Measurements, given: Given) -> Iterato
         yield from ((first[point].line, named(first[point]), times) for point, times in repeated.items())
 
 
-# With these a row is judged all the same, and fails.
+# A row with one of these problems is judged nevertheless, and fails.
 _JUDGED = (Kind.above_links, Kind.too_short)
 
 
@@ -208,7 +208,7 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
         )
     names_release = _names_release(file, table, given)
     stand_in = ""
-    with suppress(UnknownRelease):  # of no minor release that is known: refused below
+    with suppress(UnknownRelease):  # no minor release of it is known; this is refused below
         name, stand_in = nearest_release(table.header.nccl or scenario.nccl)
         table = replace(table, header=replace(table.header, nccl=name)) if stand_in else table
     judged = plausible.judge(table, own.topology, own.trays)
@@ -251,7 +251,7 @@ def _names_release(file: MeasurementFile, table: Measurements, given: Given) -> 
     return bool(file.table(replace(given, nccl="")).header.nccl)
 
 
-UNNAMED_GPU = "Graphics Device"  # as a driver calls a GPU that is newer than it
+UNNAMED_GPU = "Graphics Device"  # a driver that is older than a GPU uses this name
 
 
 def _other_machine(table: Measurements, scenario: Scenario) -> Iterator[Problem]:
@@ -469,7 +469,7 @@ def _accepted(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> 
         judged += [(file, nccl, each) for file, each in own]
         extras += _extras([each for _, each in own])
         for _, each in own:
-            if SizeVerdict.fast not in each.verdicts:  # what the links cannot do has no rank
+            if SizeVerdict.fast not in each.verdicts:  # a time that the links cannot reach has no rank
                 comparisons += filter(None, [expectation.ranked(each.curve)])
             losses += [(each, loss) for loss in [shapes.loss_of(each)] if loss is not None]
             links += filter(None, [shapes.links_exceeded(each)])
@@ -482,7 +482,7 @@ def _accepted(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> 
     slipped = [_problem(each.curve.file, slip) for each, slip in judge.problems([each for _, _, each in judged])]
     refused = bool(slipped) or any(file.is_refused for file in read)
     passes = all(each.passes for _, _, each in judged)
-    # AllToAll between nodes has no frozen split, and is not what collectives beside it are judged by.
+    # AllToAll between nodes is in no frozen split, and the collectives beside it are not judged by it.
     counted = [each for _, _, each in judged if not isinstance(each.curve.kind.request, Exchange)]
     ends_early = tuple(f"{REST} {file.path}, which ends within a row" for file in read if file.table.ends_early)
     known = not ends_early and _mostly_known(counted or [each for _, _, each in judged])
@@ -538,7 +538,7 @@ def _fabric_causes(
         file = files[id(each)]
         log = file.log.joined(asked.log)
         if any(name.lower().startswith("socket") for name in log.networks):
-            continue  # that is the cause
+            continue  # this is the cause
         facts = FabricFacts(
             network=_network([file], asked) or expected_network(asked.scenario),
             adapters=len(topology.nets),
@@ -566,7 +566,7 @@ def _ran_as_picked(file: ResultFile, judged: JudgedCurve) -> bool:
     return bool(ran) and all(ran)
 
 
-FEW_SIZES = 4  # too few to tell one release from another
+FEW_SIZES = 4  # fewer sizes cannot tell one release from another
 REST = "the rest of"
 _HEALTHY_RUN = "a run of this cluster that is known to be healthy, as a reference"
 _OWN_CALIBRATION = "four rows of this cluster on a healthy day, spread over sizes, as a calibration of its own"
@@ -667,7 +667,7 @@ def _judged(
     for file, curve in of_files:
         try:
             expected = expectation.times(curve.kind, curve.bytes)
-        except TunerError as error:  # what was forced cannot run by NCCL's rules, or a setting is not emulated
+        except TunerError as error:  # the forced choice cannot run by NCCL's rules, or a setting is not emulated
             unexpected.append((file, curve, str(error)))
             continue
         found = judge.judge(curve, expected, _least_us(file, curve, expectation))
@@ -681,7 +681,7 @@ def _judged(
     for file, curve, reason in unexpected:
         found = judge.judge(curve, nothing(len(curve.bytes)), _least_us(file, curve, expectation))
         sends = isinstance(curve.kind.request, Exchange) and not isinstance(expectation, ReferenceRun)
-        if sends and (no_others or found.beyond_links.any()):  # the links alone can fail them
+        if sends and (no_others or found.beyond_links.any()):  # the links alone can make them fail
             judged.append((file, found))
         else:
             skipped[reason] += sum(map(len, curve.lines))
@@ -705,18 +705,18 @@ def _passes_as(files: Sequence[ResultFile], asked: AcceptOptions) -> tuple[str, 
     if any(file.names_release for file in files):
         return ()
     accepted, failed_with = [], asked.scenario.nccl
-    for nccl in sorted(asked.scenario.releases, key=lambda each: each != failed_with):  # the run's own first
+    for nccl in sorted(asked.scenario.releases, key=lambda each: each != failed_with):  # the run's own release first
         expectation = Expectation(replace(asked.scenario, nccl=nccl), asked.calibration)
         judged = _judged(files, expectation, asked.given, Counter(), a_release=True)
         if judged and all(each.passes for _, each in judged):
-            if nccl == failed_with:  # then it fails by more than its release
+            if nccl == failed_with:  # then something else than the release makes it fail
                 return ()
             accepted.append(nccl)
     return tuple(accepted)
 
 
 def _wanted(rows: Sequence[SampleBlock], given: Given, skipped: Counter[str]) -> Iterator[SampleBlock]:
-    """Yields the rows with the numbers of nodes and GPUs that ``given`` names; counts the others in ``skipped``."""
+    """Yields the rows with the numbers of nodes and GPUs that ``given`` names; counts the other rows in ``skipped``."""
     for row in rows:
         if given.nodes not in (None, row.nodes) or given.gpus_per_node not in (None, row.gpus_per_node):
             skipped[f"of {row.nodes} x {row.gpus_per_node} GPUs"] += 1
@@ -745,8 +745,8 @@ def _diagnosed(
     failing = [each for _, each in judged if not each.passes]
     losses = [loss for each in failing for loss in [shapes.loss_of(each)] if loss is not None]
     if losses and all(loss.shape is LossShape.alone for loss in losses):
-        return ()  # a fault of the machine shows at more sizes than one
-    # Of a call that only one placement of is slow the other says nothing of the fault.
+        return ()  # a fault of the machine shows at more than one size
+    # If only one placement of a call is slow, the other placement says nothing about the fault.
     failing_calls = {replace(each.curve.kind, in_place=False) for each in failing}
     curves_of = [
         each.curve
@@ -755,7 +755,7 @@ def _diagnosed(
     ]
     if any(each.kind.sockets for each in curves_of):
         return (Diagnosis(Resource.sockets, "the file says that NCCL talked over TCP sockets", 0.0, 0.0),)
-    # The form of AllToAll says less of the links than those of collectives do.
+    # The form for AllToAll says less about the links than those for collectives.
     of_collectives = [each for each in curves_of if not isinstance(each.kind.request, Exchange)]
     if not of_collectives and any(each.kind.request.collective.name != "AllToAll" for each in curves_of):
         return ()

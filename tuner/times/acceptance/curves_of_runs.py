@@ -16,10 +16,11 @@ from tuner.times.acceptance.public_runs import PublicCurve, network_in_words, ne
 from tuner.times.measured.header import MeasuredHealth
 from tuner.times.measured.samples import Measurements, SampleBlock
 
-_DIGITS = 5  # of times
-# Variables of a run that make its times no measure of others' beside algorithm and protocol, whatever their value.
+_DIGITS = 5  # digits of times
+# Variables that change the times of a run so that they say nothing about other runs, whatever their value; algorithm
+# and protocol are handled elsewhere.
 _ODD = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_BUFFSIZE", "NCCL_MAX_NCHANNELS")
-_ODD_NVLS = "NCCL_NVLS_ENABLE"  # where it is off, and a run chose by itself
+_ODD_NVLS = "NCCL_NVLS_ENABLE"  # a run that chose by itself with this variable off
 
 
 def of_table(table: Measurements, scenario: Scenario, *, own: bool = False) -> Iterator[PublicCurve]:
@@ -28,7 +29,8 @@ def of_table(table: Measurements, scenario: Scenario, *, own: bool = False) -> I
     Data types of the same size make one curve, and so do repeated rows: each size has the median.
     """
     header = table.header
-    if header.health is MeasuredHealth.unknown:  # of what nobody knows to be healthy the typical run is enough
+    # If nobody knows whether the machine is healthy, the typical run is enough
+    if header.health is MeasuredHealth.unknown:
         table = _one_run(table)
         header = table.header
     by_run: dict[str, list[SampleBlock]] = defaultdict(list)
@@ -76,7 +78,7 @@ def of_table(table: Measurements, scenario: Scenario, *, own: bool = False) -> I
 
 
 def _one_run(table: Measurements) -> Measurements:
-    """The table in which all runs with the same variables and network have the name of the first of them."""
+    """The table in which all runs with the same variables and network have the name of the first of these runs."""
     first: dict[object, str] = {}
     rows = []
     for row in table.blocks:

@@ -22,16 +22,16 @@ from tuner.times.acceptance.judge import LEAST_START_US, MOST_START_US
 from tuner.times.timemodel.features import Array
 
 _STARTS_US = np.concatenate([[0.0], np.geomspace(LEAST_START_US, MOST_START_US, 40)])
-_WIDEST = 0.5  # what extrapolations may be off by, here
-_NOISE = 0.03  # of single times, natural logarithm
-_COMMON = 0.8  # of what an expected time may be off by, that all sizes of a healthy machine have in common,
-_OWN = 0.6  # and that each has for itself
-_INDEPENDENT = 24  # sizes of one run are not independent: more of them than this count no more
-_HUBER = 2.0  # from how many scatters on a difference counts by itself and not by its square
-_CLEAR = 1.0  # by how much a cost is less where it explains more than healthy times do
-_AS_GOOD = 2.0  # and where another explanation is as good
-_UNEXPLAINED = (0.25, 0.5)  # what a fault that explains a loss leaves of it: at most that, or that share
-_SEVERAL = 0.5  # what speaks against each further part that is missing
+_WIDEST = 0.5  # assumed error of extrapolations here
+_NOISE = 0.03  # noise of single times, natural logarithm
+_COMMON = 0.8  # share of the error of an expected time that all sizes of a healthy machine have in common
+_OWN = 0.6  # and share that each size has for itself
+_INDEPENDENT = 24  # sizes of one run are not independent; more sizes than this count no more
+_HUBER = 2.0  # number of scatters from which a difference counts linearly and not by its square
+_CLEAR = 1.0  # by this a cost has to be lower for a fault to explain more than healthy times do
+_AS_GOOD = 2.0  # within this, another explanation is as good
+_UNEXPLAINED = (0.25, 0.5)  # a fault that explains a loss leaves at most this much of it, or this share
+_SEVERAL = 0.5  # penalty for each further part that is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +149,13 @@ def _loss(off: Array, scatter: Array) -> float:
 
 
 def _prior(fault: Fault | None) -> float:
-    """Penalty of a fault that does not depend on the times: higher for rare faults and for several failed parts."""
+    """The penalty of a fault that does not depend on the times: higher for rare faults, and for several failed
+    parts."""
     return 0.0 if fault is None else fault.rare + _SEVERAL * (fault.missing - 1)
 
 
 def _fitting(shape: ConfiguredShape, fault: Fault | None) -> Fault | None:
-    """The fault as it shows on a communicator: on one node, without its effects between nodes."""
+    """The fault in the form that it has on a communicator: on one node, without its effects between nodes."""
     if fault is None or shape.nodes > 1:
         return fault
     return replace(fault, inter=1.0, hop=1.0)

@@ -10,7 +10,7 @@ from tuner.base.files import read_bytes
 from tuner.times.acceptance.diagnosis import Diagnosis
 from tuner.times.acceptance.faults import Resource
 
-MOST_BYTES = 64 << 20  # of a log; connections are made before the first call
+MOST_BYTES = 64 << 20  # most bytes of a log that are read; connections are made before the first call
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,33 +41,34 @@ from tuner.times.timemodel.predict import TimeModel
 
 Mask: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
-# How far public measurements lie from NCCL's own time, natural logarithms of measured over NCCL's: where 90 % of the
-# rows of tables/measured are, machines counted alike, for calls below 1 MiB, below 64 MiB and above, on one node and on
-# several. benchmarks/accept.py prints them.
+# How far public measurements lie from NCCL's own time: natural logarithms of measured over NCCL's time, between which
+# 90 % of the rows of tables/measured lie (machines weighted equally). They are for calls below 1 MiB, below 64 MiB and
+# above, on one node and on several. benchmarks/accept.py prints them.
 NCCL_ERROR = {
     False: ((-0.17, 0.88), (-0.10, 0.68), (0.03, 0.52)),
     True: ((-0.04, 1.82), (0.00, 1.65), (-0.28, 0.64)),
 }
 ERROR_BYTES = (2**20, 2**26)
-# Where NCCL's search finds no way through a node it counts with 0.1 GB/s a channel.
-# Source: ncclTopoCompute, src/graph/search.cc, v2.28.9-1.
+# If NCCL's search finds no way through a node, NCCL assumes 0.1 GB/s per channel. Source: ncclTopoCompute,
+# src/graph/search.cc, v2.28.9-1.
 _NO_WAY_GBS = 0.2
 _NO_WAY = (
     "NCCL's search finds no way through this node and assumes 0.1 GB/s, by which no time is too slow; valid: "
     "{option:calibration} with a file that 'nccl-tuner fit calibration' makes of a healthy machine's times"
 )
-# AllToAll between nodes is in no frozen split: half again as wide, as intervals are of what was never held out.
+# AllToAll between nodes is in no frozen split; its intervals are half again as wide, like those of anything that was
+# never held out.
 _NEVER_HELD_OUT = 1.5
-# How far the same call is off on another day of the same cluster, natural logarithms that hold in 90 of 100 cases:
-# below 1 MiB, above, and with each power of two to the next size of the reference.
+# How far the same call is off on another day of the same cluster: natural logarithms that hold in 90 of 100 cases,
+# below 1 MiB, above, and for each power of two to the next size of the reference.
 REFERENCE_BYTES = 2**20
 REFERENCE_SMALL, REFERENCE_LARGE, REFERENCE_OCTAVE = 0.15, 0.06, 0.15
-_USED = 0.9  # of the rate of all adapters, that a ring uses where nothing else is its limit
+_USED = 0.9  # share of all adapters' rate that a ring uses if nothing else limits it
 _LATENCIES = ("net_ll_hop_us", "net_simple_hop_us", "tree_hop_us", "nvls_tree_hop_us", "pat_hop_us")
 
 
 class Whose(StrEnum):
-    """Source of the expected times."""
+    """The source of the expected times."""
 
     public = "public runs"
     nearest = "nearest public runs"
@@ -77,13 +78,14 @@ class Whose(StrEnum):
     nothing = "nothing"
 
 
-# Half a band, natural logarithm: 90 % intervals of single times, joined with how far healthy machines of one kind
-# differ, and widened, so that 95 % of healthy machines pass with all sizes of a curve (benchmarks/accept.py).
+# Half of a band, as a natural logarithm. It joins the 90 % intervals of single times with the differences between
+# healthy machines of one kind, and is widened so that 95 % of healthy machines pass with all sizes of a curve
+# (benchmarks/accept.py).
 BETWEEN_MACHINES = 0.04
 WIDENED = 1.2
-WIDEST = 1.3  # a band whose end is further than this factor from what is expected judges nothing inside of it,
-FAR_OUT = 1.5  # and a time fails by it only this many half bands out
-ALONE = 4.0  # times the band's end that one size by itself fails from
+WIDEST = 1.3  # a band that ends further than this factor from the expected time judges nothing inside of it,
+FAR_OUT = 1.5  # and a time fails by it only if it is this many half bands away
+ALONE = 4.0  # a single size fails by itself if it takes this many times the band's end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +111,7 @@ class Expected:
     row: Array
     far: Array
     open: Mask
-    runs: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None  # public ones that decide
+    runs: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None  # number of public runs that decide
 
     @staticmethod
     def by_intervals(time_us: Array, log_half: Array, picks: Picks | None, measured: Mask, whose: Whose) -> "Expected":
@@ -149,15 +151,15 @@ class Expectation:
         self._asked = calibration
         self.network = network or expected_network(scenario)
         self._healthy: dict[ConfiguredShape, Selection] = {}
-        self.judged_tables: frozenset[str] = frozenset()  # shipped ones, which are not compared with themselves
-        self.of_site: str | None = None  # the calibration of the site that the files name
+        self.judged_tables: frozenset[str] = frozenset()  # shipped tables, which are not compared with themselves
+        self.of_site: str | None = None  # name of the calibration of the site that the files name
         self._times: dict[tuple[CurveKind, bytes], Expected] = {}
         self._by_model: dict[object, Expected] = {}
         self._models: dict[ConfiguredShape, TimeModel | None] = {}
         self._faulty: dict[tuple[ConfiguredShape, Fault], Selection] = {}
         self._of_releases: dict[tuple[str, ConfiguredShape], Selection] = {}
-        self.reasons: dict[str, None] = {}  # why these calibrations, or why none
-        self.other_links: Finding | None = None  # that the times were measured with
+        self.reasons: dict[str, None] = {}  # the reasons for these calibrations, or for none
+        self.other_links: Finding | None = None  # says that the times were measured with other links
 
     def selection(self, shape: ConfiguredShape) -> Selection:
         """The healthy communicator."""
@@ -243,7 +245,7 @@ class Expectation:
         nvls = settings.get("NCCL_NVLS_ENABLE") != "0"
         machine = public_runs.class_of(selection.communicator, own.topology, gpus, self.network, nvls=nvls)
         if 0 < machine.node_gbs < _USED * public_runs.nominal_gbs(own.topology) and own.trays is None:
-            # Of older releases the search may not find what the links carry: the class is the machine's.
+            # The search of older releases may not find what the links carry, so the class is that of the machine.
             newest = replace(self._scenario(kind.shape), nccl=release.names()[-1], fitted_constants=None)
             with suppress(TunerError):
                 machine = public_runs.class_of(newest.communicator(), own.topology, gpus, self.network, nvls=nvls)
@@ -296,7 +298,7 @@ class Expectation:
             return _by_nccl(picks, several=selection.communicator.nodes > 1)
         calibrated = model.of_picks(kind.request, picks)
         half = np.log(calibrated.high_us / calibrated.time_us)
-        # An extrapolation is trusted no more than NCCL's own model is.
+        # An extrapolation is not trusted more than NCCL's own model.
         guess = _by_nccl(picks, several=selection.communicator.nodes > 1)
         at_most = np.log(guess.time_us / calibrated.time_us) + guess.log_half
         if selection.communicator.nodes == 1:
@@ -310,7 +312,7 @@ class Expectation:
             return otherwise
         own = self.selection(kind.shape).pick(kind.request, sizes).combinations
         for nccl in self.scenario.releases:
-            with suppress(TunerError):  # a release that knows no such setting has not run it
+            with suppress(TunerError):  # a release that does not know such a setting has not run it
                 if (nccl, kind.shape) not in self._of_releases:
                     there = replace(self._scenario(kind.shape), nccl=nccl).communicator()
                     self._of_releases[nccl, kind.shape] = Selection(there)
@@ -327,7 +329,7 @@ class Expectation:
         measured_at = model.calibration.machine
         if measured_at not in catalogue.names():
             return False
-        named = self.scenario.machine  # whose own links count, whatever was changed
+        named = self.scenario.machine  # only its own links count, whatever was changed
         node = catalogue.load(named).topology if named else self.scenario.resolve().own.topology
         own, there = _nvlinks(node), _nvlinks(catalogue.load(measured_at).topology)
         if own == there:
@@ -449,7 +451,7 @@ def by_public_runs(
     known = found.nearness >= 0
     if where is not None:
         known &= where
-    if modelled is not None:  # a calibration inside its scope before runs over other networks
+    if modelled is not None:  # a calibration inside its scope takes precedence over runs on other networks
         known &= (found.nearness < ClassNearness.any_network) | modelled.open | ~modelled.measured
     if not known.any():
         return None
@@ -493,7 +495,7 @@ def _links_us(request: Exchange, sizes: SizeArray, nodes: int, gpus: int, machin
 
 
 def _of_exchange(model: TimeModel | None, request: Exchange, sizes: SizeArray) -> Expected:
-    """Expected times of sends and receives: NCCL does not model them, and calibrations only have AllToAll."""
+    """Expected times of sends and receives. NCCL does not model them, and calibrations only have AllToAll."""
     name = request.collective.name
     if model is None or request.collective is not CostOperation.AllToAll:
         raise BadInput(f"of {name}: no calibration has times of it here, and NCCL's model has none")
@@ -505,7 +507,7 @@ def _of_exchange(model: TimeModel | None, request: Exchange, sizes: SizeArray) -
 
 
 def _by_nccl(picks: Picks, several: bool) -> Expected:
-    """Expected times from NCCL's model, scaled to the middle of the range in which measured times lie."""
+    """Expected times from NCCL's model, moved to the middle of the range in which measured times lie."""
     errors = np.array(NCCL_ERROR[several])[np.searchsorted(ERROR_BYTES, picks.bytes, side="right")]
     times_us = picks.time_us.astype(np.float64) * np.exp(errors.mean(axis=1))
     half = (errors[:, 1] - errors[:, 0]) / 2

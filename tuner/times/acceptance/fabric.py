@@ -54,8 +54,9 @@ _SHAPES = {
 }
 _SHAPES[LossShape.single] = _SHAPES[LossShape.plateau]
 _IN_A_NODE = frozenset({FabricCause.nvls, FabricCause.algorithm, FabricCause.cap, FabricCause.load})
-# Which part of the bandwidth is left, at least and at most: a MTU of 1,500 or 1,024 bytes costs headers and messages, a
-# clock at its lowest leaves a third of a copy's rate, data through the host's memory cross PCIe twice.
+# The part of the bandwidth that is left, at least and at most. An MTU of 1,500 or 1,024 bytes costs headers and
+# messages; a clock at its lowest leaves a third of a copy's rate; data that go through the host's memory cross PCIe
+# twice.
 _LEFT = {
     FabricCause.mtu: (0.6, 1.0),
     FabricCause.cap: (0.3, 1.0),
@@ -64,14 +65,14 @@ _LEFT = {
     FabricCause.oversubscription: (0.05, 0.85),
     FabricCause.port: (0.02, 0.85),
 }
-_AS_MUCH = 0.1  # parts of the bandwidth that are left are alike within this
-_ODD_PARTS = (1 / 2, 1 / 3, 1 / 4)  # of the bandwidth, that uplinks are usually built for
+_AS_MUCH = 0.1  # parts of the bandwidth that differ by less than this count as equal
+_ODD_PARTS = (1 / 2, 1 / 3, 1 / 4)  # parts of the bandwidth for which uplinks are usually built
 
 
 @dataclass(frozen=True, slots=True)
 class FabricFacts:
-    """Facts that can exclude causes. ``adapters``: how many a node has, 0 if not known. ``reduces``: whether its
-    NVSwitches reduce. ``as_picked``: whether the log shows NCCL's own choice at every slow size.
+    """Facts that can exclude causes. ``adapters``: the number of adapters of a node, 0 if not known. ``reduces``:
+    whether its NVSwitches reduce. ``as_picked``: whether the log shows NCCL's own choice at every slow size.
     """
 
     network: Network
@@ -96,7 +97,7 @@ def causes(
 
 
 class _Beside:
-    """Which other curves of the same files are slow as well."""
+    """Whether other curves of the same files are slow as well."""
 
     def __init__(self, judged: JudgedCurve, loss: CurveLoss, every: Sequence[JudgedCurve]) -> None:
         own = judged.curve.kind
@@ -154,7 +155,7 @@ def _excluded(cause: FabricCause, judged: JudgedCurve, loss: CurveLoss, beside: 
 
 
 def _typical(cause: FabricCause, loss: CurveLoss, beside: _Beside, facts: FabricFacts) -> bool:
-    """Whether a cause has evidence besides the loss's shape."""
+    """Whether there is evidence for a cause besides the shape of the loss."""
     match cause:
         case FabricCause.rail:
             parts = [left / facts.adapters for left in range(1, facts.adapters)]

@@ -17,19 +17,20 @@ from tuner.emulator.communicator import Comm, Node
 from tuner.machine.graphs import Graph
 from tuner.machine.topology import Topology
 
-_FALL_BACK = {"NVL", "NVB"}  # paths that NCCL takes for GPUs joined by NVLink
-_WORSE_PCIE = (0.5, 0.25)  # a generation less or half of the lanes, and both
+_FALL_BACK = {"NVL", "NVB"}  # path types that NCCL uses instead for GPUs joined by NVLink
+_WORSE_PCIE = (0.5, 0.25)  # one generation less, or half of the lanes; and both
 _HOST_MEMORY = (0.6, 0.5, 0.42, 0.33, 0.25, 0.2)
 _HOST_MEMORY_HOPS = (1.2, 1.4, 1.7)
-_SOCKETS = tuple(product((0.15, 0.09, 0.05, 0.02), (1.0, 2.0, 4.0, 8.0)))  # bandwidth, hop
+# Bandwidth, and factor on the latency of a step
+_SOCKETS = tuple(product((0.15, 0.09, 0.05, 0.02), (1.0, 2.0, 4.0, 8.0)))
 _SLOWER_HOPS = (1.3, 1.6, 2.0, 3.0)
 _NVLINKS_LEFT = (0.9, 0.75, 2 / 3, 0.5, 1 / 3, 0.25, 1 / 6, 1 / 12)
-_WITHOUT_P2P = (0.15, 0.1, 0.06, 0.03)  # of NVLink's bandwidth, through PCIe and the host's memory
+_WITHOUT_P2P = (0.15, 0.1, 0.06, 0.03)  # share of NVLink's bandwidth that is left through PCIe and the host's memory
 _WITHOUT_P2P_ON_PCIE = (0.7, 0.5, 0.3)
 _BIDIRECTIONAL = (0.55, 0.5)
 _SPLIT_DATA = (0.9, 0.8, 0.7)
 _ACS = (0.4, 0.25)
-_LESS_LIKELY = 0.25  # beside what is found most often
+_LESS_LIKELY = 0.25  # compared with the fault that is found most often
 _RARE = 1.0
 
 
@@ -117,7 +118,7 @@ def _in_a_node(communicator: Comm, topology: Topology) -> Iterator[Fault]:
     if communicator.nvls:
         yield Fault(Resource.nvls, "the NVSwitches do not reduce", without_nvls=True)
     if communicator.graphs[Algorithm.Ring].type_intra in _FALL_BACK:
-        rare = _RARE if communicator.nodes > 1 else 0.0  # others show there as well
+        rare = _RARE if communicator.nodes > 1 else 0.0  # on several nodes, other faults show as well
         rare += _LESS_LIKELY * 2 if communicator.nvls else 0.0  # NVLS that is off is seen more often
         links = max(sum(link.count for link in gpu.nvlinks) for gpu in topology.gpus)
         for left in dict.fromkeys(max(round(share * links), 1) for share in _NVLINKS_LEFT):

@@ -18,15 +18,17 @@ from tuner.times.acceptance.shapes import CurveLoss, LinksExceeded
 if TYPE_CHECKING:
     from tuner.times.acceptance.accept import Acceptance, JudgedSize, WrongResults
 
-_FEW = 0.005  # below the lowest run: not worth a word
-_LOOKS_SLOW = 2 / 3  # of the expected speed, which 99 % of healthy public curves are above, whatever expects it
-_MANY = 8  # names that a sentence holds
-_MODEL_OFF = 8.0  # a time over NCCL's own beside its choice that no healthy run of a large call has
+_FEW = 0.005  # a smaller difference to the lowest run is not mentioned
+# Share of the expected speed that 99 % of healthy public curves exceed, whatever the expected time comes from
+_LOOKS_SLOW = 2 / 3
+_MANY = 8  # most names in a sentence
+# A measured time over the time that NCCL prints beside its choice; no healthy run of a large call reaches this factor
+_MODEL_OFF = 8.0
 _LARGE_BYTES = 2**24
 
 
 class RunVerdict(StrEnum):
-    """Verdict on all results; a slower row or a wrong result never makes it better."""
+    """The verdict on all results. A slower row or a wrong result never makes it better."""
 
     passes = "pass"
     not_judged = "cannot be judged"
@@ -124,7 +126,7 @@ def _speed_of_large(made: "Acceptance") -> float:
 
 
 def _of_interest(comparisons: Sequence[RankedRun]) -> Iterator[RankedRun]:
-    """Yields one comparison per kind of call: of in place and out of place, the slower."""
+    """Yields one comparison per kind of call; of in place and out of place, the slower one."""
     slowest: dict[object, RankedRun] = {}
     for each in comparisons:
         key = each.collective, each.nodes, each.gpus_per_node, each.bytes
@@ -164,7 +166,7 @@ def _where(each: RankedRun) -> str:
 
 
 def _losses(losses: Sequence[tuple[JudgedCurve, CurveLoss]]) -> Iterator[Finding]:
-    """Yields the shape of each loss, only once if in place and out of place have the same shape."""
+    """Yields the shape of each loss; only once if in place and out of place have the same shape."""
     said: set[object] = set()
     for judged, loss in losses:
         kind = judged.curve.kind

@@ -21,24 +21,26 @@ from tuner.times.costmodels.operations import bus_factor, bus_gbs
 from tuner.times.measured import Kind, Problem
 from tuner.times.timemodel.features import Array
 
-IN_A_ROW, WINDOW = 3, 4  # slow sizes that fail: so many of so many one after the other
-HOST_BYTES = 2**20  # smaller calls take mostly what the host takes to start them
-MOST_START_US = 60.0  # what ways of launching add at most, below HOST_BYTES
-FIRST_BYTES = 2**24  # up to here calls may be late as well,
+IN_A_ROW, WINDOW = 3, 4  # a run fails if this many of this many successive sizes are slow
+HOST_BYTES = 2**20  # the time of a smaller call is mostly the time in which the host starts it
+MOST_START_US = 60.0  # the most that ways of launching add below HOST_BYTES
+FIRST_BYTES = 2**24  # up to this size calls may be late as well,
 MOST_FIRST_US = 25.0  # but by no more than this
 LEAST_START_US = 1.0
-BANDWIDTH_BYTES = 2**28  # from here on a call's time is the links'
-# Of a size measured several times one time may be this much longer than a single one, up to so many times the expected.
+BANDWIDTH_BYTES = 2**28  # from this size on the links determine a call's time
+# If a size was measured several times, one of the times may exceed a single one by this factor, up to this multiple of
+# the expected time.
 REPEATED, MOST_REPEATED = 4.0, 25.0
-MOST = 1 / 2  # of a curve's sizes that have to be judged
-LATENCY_BYTES = 2**16  # of sizes below, more than half have to be slow to fail
-# Times what the links alone take that no healthy public run comes near, whatever NCCL picks: those in a node take at
-# most 15 times as long from 4 MiB on, and AllToAll and SendRecv between nodes at most 33 times.
+MOST = 1 / 2  # share of a curve's sizes that have to be judged
+LATENCY_BYTES = 2**16  # below this size, a run fails only if more than half of the sizes are slow
+# Multiples of the time that the links alone need, which no healthy public run comes near, whatever NCCL picks: in a
+# node, runs take at most 15 times as long from 4 MiB on; AllToAll and SendRecv between nodes take at most 33 times as
+# long.
 BEYOND_LINKS, BEYOND_BYTES = 50.0, 2**22
 
 
 class SizeVerdict(StrEnum):
-    """Verdict on a size."""
+    """The verdict on one size."""
 
     passed = "pass"
     faster = "faster than expected"
@@ -72,8 +74,8 @@ class JudgedCurve:
 
     @property
     def known(self) -> Mask:
-        """Mask: which deciding sizes are judged. An isolated slow size does not count as judged, or a slower row would
-        help.
+        """Which deciding sizes are judged, as a mask. An isolated slow size does not count as judged, because a slower
+        row would help otherwise.
         """
         known = np.array([each not in (SizeVerdict.not_judged, SizeVerdict.isolated) for each in self.verdicts])
         return np.asarray(known[decisive(self.curve.bytes)])
@@ -95,7 +97,8 @@ class JudgedCurve:
 
     @property
     def beyond_links(self) -> Mask:
-        """Which sizes take more times what the links alone need than any healthy run does, [size]."""
+        """The sizes whose time exceeds what the links alone need by a larger factor than in any healthy run, as a mask
+        [size]."""
         return _beyond_links(self.curve, self.links_us)
 
     @property
@@ -143,7 +146,7 @@ def start_allowed_us(sizes: SizeArray) -> Array:
 def _beyond_links(curve: Curve, links_us: Array) -> Mask:
     kind = curve.kind
     if kind.shape.nodes > 1 and not isinstance(kind.request, Exchange):
-        return np.zeros(len(curve.bytes), np.bool_)  # steps between many nodes take longer than what links carry
+        return np.zeros(len(curve.bytes), np.bool_)  # steps between many nodes take longer than the data on the links
     longest_us = BEYOND_LINKS * links_us + start_allowed_us(curve.bytes)
     return np.asarray((curve.bytes >= BEYOND_BYTES) & (links_us > 0) & (curve.time_us > longest_us))
 
@@ -203,8 +206,8 @@ def decisive(sizes: SizeArray) -> Mask:
 
 
 def _together(sizes: SizeArray, slow: Mask, known: Mask, in_a_row: Mask) -> Mask:
-    """Mask of the slow sizes that fail together. ``in_a_row``: mask of the sizes slow enough for the rule of three in
-    four.
+    """The slow sizes that fail together, as a mask. ``in_a_row``: the sizes that are slow enough for the rule of three
+    in four.
     """
     fails = np.zeros(len(sizes), np.bool_)
     at = np.flatnonzero(known)
@@ -246,7 +249,8 @@ def _may_be_so(factor: float, expected: Expected) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The least that passes at one size: the longest time and least bus bandwidth, with the expected ones.
+    """The limit that a result has to meet at one size: the longest time and the lowest bus bandwidth, with the expected
+    values.
 
     Up to 4 MiB the longest time includes an allowance for the way of launching. ``measured``: whether the calibration
     has measured times of the pick's algorithm and protocol for this collective.

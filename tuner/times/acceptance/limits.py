@@ -11,17 +11,17 @@ from tuner.base.dataclass import dataclass
 
 FILE = "judging.toml"
 MANY_NODES = 64
-FORCED = 1.2  # how much more times differ where an algorithm was forced that NCCL may not have tuned for
+FORCED = 1.2  # factor by which times differ more if an algorithm was forced for which NCCL may not be tuned
 
 
 class ClassNearness(IntEnum):
     """How similar public runs are to the run that is judged, the most similar first."""
 
-    same_class = 0  # and times are compared; from here on parts of what the links allow
-    same_machines = 1  # another number of nodes of the same band, or another collective
-    same_generation = 2  # other adapters, too
-    any_nodes = 3  # as many nodes as ever, from two on
-    any_machine = 4  # other GPUs, over the same family of networks
+    same_class = 0  # times are compared; for all others, times over what the links allow
+    same_machines = 1  # another number of nodes in the same band, or another collective
+    same_generation = 2  # also other adapters
+    any_nodes = 3  # any number of nodes from two on
+    any_machine = 4  # other GPUs, on the same family of networks
     any_network = 5
 
 
@@ -37,13 +37,13 @@ class TimeLimit:
     far: float
 
 
-# Of sends and receives, whatever the size, in a node and between nodes.
+# For sends and receives of any size: in a node, and between nodes.
 EXCHANGE = TimeLimit(sure=1.3, high=2.5, row=2.5, far=20.0)
 EXCHANGE_BETWEEN = TimeLimit(sure=1.3, high=2.5, row=20.0, far=20.0)
 
 
 def unsure(sites: int) -> float:
-    """Factor by which a limit, as a logarithm, is widened because the typical time is from only ``sites`` sites.
+    """The factor by which a limit, as a logarithm, is widened because the typical time comes from only ``sites`` sites.
 
     The typical time of a single site is as uncertain as the time that is compared with it.
     """

@@ -2,11 +2,11 @@
 
 A class holds what decides a bandwidth: the GPUs' generation and NVLinks, the rate of a node's adapters, the kind of
 network, the numbers of nodes and of GPUs per node, and the collective. If a run's own class has fewer than three
-healthy runs, the most similar classes tell which share is reached of what the links allow. The time that the links
+healthy runs, the most similar classes show what share of the links' limit is usually reached. The time that the links
 allow is NCCL's own time on the machine's graphs or, for operations made of sends and receives, the bytes over the
 links' bandwidth.
 
-``tables/public_runs.json`` is made of ``tables/measured`` by ``tests/scripts/write_public_runs.py``.
+``tests/scripts/write_public_runs.py`` makes ``tables/public_runs.json`` from ``tables/measured``.
 """
 
 import json
@@ -38,15 +38,16 @@ from tuner.times.costmodels.operations import CostOperation, bus_gbs
 from tuner.times.timemodel.features import Array
 
 FILE = "public_runs.json"
-LEAST_RUNS = 3  # of a class that decides, at a size
-SATURATED_BYTES = 256 << 20  # from here on the bandwidth stays: a curve goes on beyond its largest size
+LEAST_RUNS = 3  # least number of runs of a class that decide about a size
+# From this size on the bandwidth is constant, so that a curve can be continued beyond its largest size
+SATURATED_BYTES = 256 << 20
 EXCHANGES = frozenset({"AllToAll", "SendRecv"})
-_ALIKE = 0.15  # natural logarithm: bandwidths of one class
-_MOST_BYTES = 16 << 20  # of a kept run
-_NODE = 16  # GPUs: more are a NVLink domain of several trays
-LARGE_BYTES = 1 << 30  # a curve that begins above goes down to here,
-_DOWN = 16  # by so many times at most
-_BELOW = 1.01  # of a curve's first size, which rounding of sizes may move
+_ALIKE = 0.15  # natural logarithm; bandwidths within this belong to one class
+_MOST_BYTES = 16 << 20  # largest file of a kept run
+_NODE = 16  # most GPUs of a single node; more are an NVLink domain of several trays
+LARGE_BYTES = 1 << 30  # a curve that begins above is continued down to this size,
+_DOWN = 16  # but by at most this factor
+_BELOW = 1.01  # tolerance below a curve's first size, which rounding may move
 
 
 class Network(StrEnum):
@@ -307,7 +308,7 @@ def matching(curve: ComparedCurve, curves: Iterable[PublicCurve], nearness: Clas
 def _matches(curve: ComparedCurve, other: PublicCurve, nearness: ClassNearness) -> bool:
     own, there = curve.machine, other.machine
     if curve.collective in EXCHANGES and nearness > ClassNearness.same_machines:
-        return False  # how a site sets its network up decides more than its links do
+        return False  # how a site sets up its network matters more than its links
     if (curve.nodes > 1) != (other.nodes > 1) or (curve.gpus_per_node > _NODE) != (other.gpus_per_node > _NODE):
         return False
     far = nearness >= ClassNearness.any_machine and curve.nodes > 1 and Joined.pcie not in (own.joined, there.joined)
@@ -323,7 +324,7 @@ def _matches(curve: ComparedCurve, other: PublicCurve, nearness: ClassNearness) 
     if own.generation != there.generation or not _near(own.gpu_gbs, there.gpu_gbs):
         return False
     if nearness is ClassNearness.any_nodes and curve.gpus_per_node <= _NODE:
-        return True  # between racks a number of these takes part of the bandwidth that others do not
+        return True  # between racks, some numbers of nodes share bandwidth that others do not
     if band(curve.nodes) != band(other.nodes):
         return False
     if nearness is ClassNearness.same_generation:
@@ -354,7 +355,7 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits 
             break
         those = matching(curve, curves, near)
         if near is ClassNearness.same_class and (own_ones := [each for each in those if each.own]):
-            those = own_ones  # the same user's machines are nearer than others'
+            those = own_ones  # the same user's machines are more similar than others'
         found, number, of_sites = typical_of(curve.bytes, those, times=near is ClassNearness.same_class)
         fresh = np.isnan(log_us) & ~np.isnan(found)
         log_us[fresh] = (found if near is ClassNearness.same_class else found + log_model)[fresh]

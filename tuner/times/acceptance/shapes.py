@@ -10,8 +10,8 @@ import numpy as np
 from tuner.base.dataclass import dataclass
 from tuner.times.acceptance.judge import BANDWIDTH_BYTES, HOST_BYTES, JudgedCurve, SizeVerdict
 
-_GROWS = 1.35  # a loss that grows: the largest size's over the first slow one's
-_STEPS, _STEP = 2, 1.1  # the last steps of a loss that grows, each by this factor at least
+_GROWS = 1.35  # ratio of the loss at the largest size to that at the first slow size from which a loss grows
+_STEPS, _STEP = 2, 1.1  # number of last steps of a growing loss, and the least factor of each
 _MOST = 2 / 3
 
 
@@ -92,7 +92,7 @@ def _shape(slow: np.ndarray, sizes: np.ndarray, ratio: np.ndarray) -> LossShape:
     if large.any() and not slow[large].any():
         return LossShape.latency
     first, last = np.flatnonzero(slow)[[0, -1]]
-    # Limits differ by size: what lies among slow sizes and is as slow except for a wider limit is one of them.
+    # Limits differ by size. A size between slow sizes that is as slow but has a wider limit counts as slow.
     raised = slow | (ratio > math.sqrt(median(ratio[slow].tolist())))
     if raised[first : last + 1].mean() < _MOST:
         return LossShape.scattered
@@ -101,9 +101,9 @@ def _shape(slow: np.ndarray, sizes: np.ndarray, ratio: np.ndarray) -> LossShape:
     small = ~large
     if small.any() and large.any() and slow[small].mean() >= _MOST and raised[large].mean() >= _MOST:
         return LossShape.everywhere
-    # Of too few slow sizes to see steps between, the one before them says whether it grows.
+    # With too few slow sizes to see steps between them, the size before them shows whether the loss grows.
     of_slow = ratio[first - 1 :] if count == _STEPS and first and last == first + 1 else ratio[slow]
-    # What leaves a part of the bandwidth shows the more the larger a call is, too, but no more once calls are large.
+    # A fault that leaves a part of the bandwidth also shows more with larger calls, but no longer once calls are large.
     last_ones, before = of_slow[-_STEPS:], of_slow[-_STEPS - 1 : -1]
     if len(of_slow) > _STEPS and of_slow[-1] > _GROWS * of_slow[0] and (last_ones > _STEP * before).all():
         return LossShape.falling

@@ -33,7 +33,7 @@ from tuner.times.timemodel.intervals import BELIEVED_SCATTER, Factors, Sizes, Su
 from tuner.times.timemodel.point_to_point import MODELLED, PARAMETERS, Exchanges
 from tuner.times.timemodel.sites import rows_of
 
-_SCATTER = 0.05  # how far a measured time may lie from the form before it counts less, natural log
+_SCATTER = 0.05  # distance of a measured time from the form from which it counts less, natural logarithm
 _BELIEVED_SCATTER, _BELIEVED_ROWS = 0.06, 10
 
 
@@ -93,7 +93,7 @@ def fit_exchanges(measured: MeasuredExchanges) -> Mapping[str, float]:
         off = np.log(point_to_point.times_us(values, measured.calls) / measured.times_us) / _SCATTER
         return np.concatenate([softened(off), (vector - believed) / widths])
 
-    from scipy.optimize import least_squares  # slow to load
+    from scipy.optimize import least_squares  # takes long to load
 
     return dict(zip(names, np.exp(least_squares(residuals, believed).x).tolist(), strict=True))
 
@@ -264,7 +264,7 @@ def updated(calibration: Calibration, calls: MeasuredCalls) -> Calibration:
     between = calls.chosen(calls.measured.calls.nodes > 1)
     if not len(between):
         return calibration
-    if calibration.instances:  # whose rows are of other clusters
+    if calibration.instances:  # its rows come from other clusters
         calibration = replace(calibrations.load(calibration.base), instance_type=calibration.name)
     rows = rows_of(between.measured.calls, between.measured.times_us, dict(calibration.parameters))
     known = calibration.between

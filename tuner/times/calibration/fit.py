@@ -16,9 +16,9 @@ from tuner.times.costmodels.line import OUTLIER, deviations, robust
 from tuner.times.statistics import NORMAL_95
 
 Matrix = NDArray[np.float64]
-KNOWN = 0.1  # a constant is fitted if the data know its logarithm this well, beside those fitted before it
+KNOWN = 0.1  # a constant is fitted if the data determine its logarithm this well, given the constants fitted before
 _SETTLED = 1.5
-_SHARE = 0.1  # of the largest: smaller parts in another constant's effect are not named
+_SHARE = 0.1  # share of the largest part below which another constant's effect is not named
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ def _alike(jacobian: Matrix, fitted: Sequence[int], column: int) -> dict[int, fl
 
 
 Array = NDArray[np.float64]
-ROUNDS = 4  # of choosing constants and fitting them: other constants count where a minimum changes sides
-WORTH = 5.0  # of the logarithm of the likelihood, for moved caps to be taken
+ROUNDS = 4  # rounds of choosing constants and fitting them; after a fit, a minimum may select other constants
+WORTH = 5.0  # least gain of the log-likelihood for which caps are moved
 HIGHER = 1.1
-FEWEST_OF_SIZE = 8  # calls, for what they are off to be their own
-IDENTIFIED_DEVIATION = 0.025  # of a logarithm: 95 % are within 5 % of the value
+FEWEST_OF_SIZE = 8  # least number of calls of a size for which their error is estimated separately
+IDENTIFIED_DEVIATION = 0.025  # of a logarithm: 95 % are then within 5 % of the value
 IDENTIFIED = "identified"
 ROUGH = "known roughly"
 TOGETHER = "identified with others kept"
@@ -105,7 +105,7 @@ class Fitted:
     value: float
     low: float | None
     high: float | None
-    status: str  # of the six above
+    status: str  # one of the six above
     alike: Mapping[str, float]
 
 
@@ -167,7 +167,7 @@ class Fit:
     tables: Mapping[str, Any]
     noise: float
     noise_by_size: tuple[SizeNoise, ...]
-    errors: tuple[Error, ...]  # by algorithm and protocol, then all
+    errors: tuple[Error, ...]  # by algorithm and protocol, then for all
     residuals: tuple[Residual, ...]
 
 
@@ -203,7 +203,7 @@ class FitProblem:
         self, values: Mapping[Constant, float], free: Sequence[Constant], noise: float | Array
     ) -> dict[Constant, float]:
         """Fits the ``free`` constants, starting from ``values``; the other constants keep their values."""
-        from scipy.optimize import least_squares  # slow to load
+        from scipy.optimize import least_squares  # takes long to load
 
         if not free:
             return dict(values)
@@ -252,7 +252,7 @@ def fit(observations: Observations) -> Fit:
     for kind in dict.fromkeys(constant.path[1] for constant in everything if constant.is_cap):
         caps = [constant for constant in everything if constant.is_cap and constant.path[1] == kind]
         shares = [each for each in _free(problem, settled) if each.is_efficiency and forward.meet([each], caps)]
-        for share in shares:  # what they say together may be split otherwise
+        for share in shares:  # what they determine together may be divided in other ways
             factor = settled.values[share] / share.nccl
             settled = _moved(problem, settled, {**dict.fromkeys(caps, factor), **dict.fromkeys(shares, 1 / factor)})
     values = {
@@ -323,7 +323,7 @@ def _moved(problem: FitProblem, origin: Settled, jump: Mapping[Constant, float])
     before = problem.cost(origin.values, origin.noise)
     others = [each for each in _free(problem, origin) if not each.is_latency]
     near = [each for each in others if problem.forward.meet([each], list(jump))]
-    free = [each for each in others if problem.forward.meet([each], [*jump, *near])]  # caps of other node counts, too
+    free = [each for each in others if problem.forward.meet([each], [*jump, *near])]  # also caps of other node counts
     start = {constant: constant.within(origin.values[constant] * factor) for constant, factor in jump.items()}
     moved = problem.solve({**origin.values, **start}, list(dict.fromkeys([*free, *jump])), origin.noise)
     if problem.cost(moved, origin.noise) > before - WORTH:

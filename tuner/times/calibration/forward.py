@@ -23,7 +23,7 @@ from tuner.release.schema import Latencies
 from tuner.times.calibration.observations import ObservationGroup, Observations
 
 LARGEST_FACTOR = 8.0
-LEAST_PLATEAU = 1.001  # it raises the latency; newer releases divide by what it is above 1
+LEAST_PLATEAU = 1.001  # the plateau raises the latency; newer releases divide by its excess over 1
 DIGITS = 8
 
 
@@ -128,9 +128,10 @@ def rounded(value: float) -> float:
 
 
 Array = NDArray[np.float64]
-STEP = 1e-3  # of a constant's logarithm: far above what float32 rounds
-_PROBES = (-0.7, 0.7)  # of a logarithm: what does not answer to half and twice the value is not reached
-_LEAST_US = 1e-6  # below any time: constants on the way to the fitted ones may make a latency negative
+STEP = 1e-3  # step of a constant's logarithm, far above what float32 rounds
+# Changes of a logarithm; a time that reacts neither to half nor to twice the value does not depend on it
+_PROBES = (-0.7, 0.7)
+_LEAST_US = 1e-6  # below any real time, because intermediate constants may make a latency negative
 
 
 class Forward:

@@ -79,7 +79,7 @@ def of_table(table: Measurements, site: Site, *, launch: int = 0) -> MeasuredCal
     """
     site = site.with_adapters(table.header.adapters)
     placement = Placement[SampleBlock](site)
-    # In place alone counts where no such call was measured out of place.
+    # rows in place only count if no such call was measured out of place
     out_of_place = {(row.point.name, row.nodes, row.gpus_per_node) for row in table.blocks if not row.point.in_place}
     for row in table.blocks:
         if row.point.in_place and (row.point.name, row.nodes, row.gpus_per_node) not in out_of_place:

@@ -25,9 +25,9 @@ from tuner.times.measured.header import Header, scenario_of
 from tuner.times.measured.samples import NEAR, Measurements, Point, SampleBlock
 from tuner.times.statistics import Estimate, of_runs_or_blocks
 
-SAME = 0.03  # of a time: what differs by less is the same
-_COMBINATIONS = 3  # of algorithm and protocol that take the same; two may by chance
-_SIZES = 2  # at which each of them does
+SAME = 0.03  # times that differ by less than this share are equal
+_COMBINATIONS = 3  # number of combinations that take the same time; two may do so by chance
+_SIZES = 2  # number of sizes at which each of them does
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,8 @@ def host_floor_us(calls: Iterable[tuple[Point, AlgoProto, float]]) -> float | No
     times_us = np.array([time_us for _, _, time_us in known])
     if not len(times_us):
         return None
-    # Times at a floor are noisy as others are: the middle of those near the least, not the least.
+    # Times at a floor are as noisy as others: the floor is the middle of the times near the smallest one, not the
+    # smallest itself.
     least_us = float(np.median(times_us[times_us <= (1 + SAME) * times_us.min()]))
     near: dict[AlgoProto, set[int]] = {}
     for point, algo_proto, time_us in known:
@@ -61,9 +62,9 @@ def host_floor_us(calls: Iterable[tuple[Point, AlgoProto, float]]) -> float | No
 
 
 HOLD_OUT_EVERY = 4
-LEAST_DEVIATION = 0.01  # of a median: times of another day differ by that
-UNKNOWN_DEVIATION = 0.05  # where the samples are too few to say
-_OF_ONE_NODE = expression(r' (host_hash|guid)="[^"]*"')  # what tells nodes of one kind apart in NCCL's XML
+LEAST_DEVIATION = 0.01  # deviation of a median; times of another day differ by this much
+UNKNOWN_DEVIATION = 0.05  # used if there are too few samples
+_OF_ONE_NODE = expression(r' (host_hash|guid)="[^"]*"')  # what distinguishes nodes of one kind in NCCL's XML
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Observations:
     release: Release
     groups: tuple[ObservationGroup, ...]
     left_out: Counter[str]
-    files: tuple[tuple[str, str], ...]  # with their sha256
+    files: tuple[tuple[str, str], ...]  # paths with their sha256
     times: str
     of_sessions: tuple[ObservationGroup, ...] = ()
     floors: tuple[HostFloor, ...] = ()
@@ -153,7 +154,7 @@ def _observations(paths: Sequence[Path], read_files: Sequence[tuple[Path, Measur
     left_out: Counter[str] = Counter()
     calls = []
     shapes = list(dict.fromkeys(scenario.title for scenario in cases))
-    sessions: Counter[int] = Counter()  # so far, by shape
+    sessions: Counter[int] = Counter()  # number of sessions so far, by shape
     for (path, measured), scenario in zip(read_files, cases, strict=True):
         if measured.truncated:
             left_out["last lines that were cut off"] += 1

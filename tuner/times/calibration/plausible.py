@@ -108,10 +108,10 @@ def _net_gbs(scenario: Scenario, gpus: int) -> float:
     return total_gbs * gpus / len(topology.gpus)
 
 
-SMALL_BYTES = 2**20  # smaller calls take mostly what the host takes to start them
-_FEWEST = 6  # sizes, some of them small and some large
-_UNLIKELY = 1.4  # no start and no link is off by this factor alike
-_ALIKE = 0.15  # natural logarithm: within this of the factor are nearly all sizes
+SMALL_BYTES = 2**20  # the time of a smaller call is mostly the time in which the host starts it
+_FEWEST = 6  # least number of sizes, of which some are small and some large
+_UNLIKELY = 1.4  # no start time and no link is off by this factor at all sizes
+_ALIKE = 0.15  # natural logarithm; nearly all sizes are within this of the factor
 _NEARLY_ALL = 0.9
 _FACTORS = {8.0: "bits for bytes", 1e3: "milliseconds, microseconds and nanoseconds", 1e6: "seconds for microseconds"}
 
@@ -146,7 +146,7 @@ def likely(factor: float, bus_factor: float | None = None) -> str:
 _ABOVE = 1.02  # clocks of GPUs and hosts differ, and published bandwidths are rounded
 _SLIPS = ((1000.0, "milliseconds for microseconds?"), (8.0, "bits for bytes, or bytes for bits?"))
 _SLIP_WITHIN = 1.25
-_PEAK = 0.6  # the best bandwidth that real machines reach is at least this part of the bound
+_PEAK = 0.6  # the best bandwidth that real machines reach is at least this share of the bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ def _beyond(rows: Sequence[SampleBlock], topology: Topology, trays: int | None) 
 
 
 def _slip(over: Sequence[tuple[float, SampleBlock]]) -> str:
-    """The likely mistake of units, from the factor by which the largest sizes exceed the bound."""
+    """The likely mistake in units, judged by the factor by which the largest sizes exceed the bound."""
     largest = max(row.point.bytes for _, row in over)
     factor = median(factor for factor, row in over if row.point.bytes == largest)
     for slip, text in _SLIPS:

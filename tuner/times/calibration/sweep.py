@@ -124,7 +124,7 @@ BENT = line.Class(
     "no one line", ("several algorithms or protocols, each with a line of its own: 'nccl-tuner fit alpha-beta'",)
 )
 _FEWEST_SIZES = 6
-_ALIKE = 0.5  # correlation of neighbours' errors, from which they lie on a curve and not around a line
+_ALIKE = 0.5  # correlation of neighbouring errors from which they lie on a curve and not around a line
 
 
 def _bends(error: Array) -> bool:

@@ -15,10 +15,10 @@ _NODE_SCATTER = 0.03
 _NETWORK_SCATTER = 0.08  # between nodes, where sites are compared (tests/scripts/fit_network.py)
 _START_LOG_SD = 1.0
 _NO_EFFECT = 1e-9
-_BELIEVED_ROWS = 10  # what the belief in a regime's scatter weighs
-_WIDEST = 2.4  # standard deviations of what is believed
-_PARTS = 5  # of the sizes, each held out once
-_STEPS = 6  # of a search that begins near its end
+_BELIEVED_ROWS = 10  # weight of the prior for a regime's scatter, in rows
+_WIDEST = 2.4  # a parameter may be this many standard deviations from its prior
+_PARTS = 5  # the sizes are divided into this many parts, each of which is held out once
+_STEPS = 6  # steps of a search that begins near its end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,11 +87,11 @@ def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[st
 
     first = np.log([(begin or beliefs)[name] for name in names])
     steps = _STEPS if begin else None
-    # A parameter further out than this is not what its name says any more.
+    # A parameter further away than this no longer means what its name says.
     most = np.concatenate([_WIDEST * widths, np.full(launches - 1, np.inf)])
     middle = np.concatenate([believed, np.zeros(launches - 1)])
     first = np.clip(first, believed - _WIDEST * widths * 0.99, believed + _WIDEST * widths * 0.99)
-    from scipy.optimize import least_squares  # slow to load
+    from scipy.optimize import least_squares  # takes long to load
 
     settled = least_squares(
         residuals,

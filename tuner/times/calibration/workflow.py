@@ -27,7 +27,7 @@ from tuner.times.calibration.observations import HostFloor, ObservationGroup, Ob
 from tuner.times.costmodels import line
 from tuner.times.measured.samples import Measurements
 
-LARGEST_DEVIATION = 0.25  # of a value, for it to be known
+LARGEST_DEVIATION = 0.25  # largest deviation of a value that counts as known
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def _fit(group: ObservationGroup) -> AlphaBeta:
     )
 
 
-EVERY = 3  # sessions: one of them is held out
+EVERY = 3  # every third session is held out
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tuner.base.spelling import option
 from tuner.times.costmodels.alphabeta import FORMULAS, Level, Linear, Terms, level, log2_rounds, terms
 from tuner.times.costmodels.operations import Array, CostOperation, bus_gbs, not_negative, positive, share, whole
 
-# What is usual, least and most; of software in us, the others as shares.
+# The usual, the smallest and the largest value; for software in us, for the others as shares.
 USUAL: Mapping[str, tuple[float, float]] = {
     "software": (10.0, 50.0),
     "protocol": (0.05, 0.15),
@@ -130,7 +130,7 @@ class Phase:
     inside: bool
     ranks: Array
     part: Array
-    cost: Linear  # in bytes of the whole size
+    cost: Linear  # linear in the bytes of the whole size
 
 
 def allreduce(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Level) -> tuple[Phase, Phase, Phase]:
@@ -213,8 +213,8 @@ class Prediction:
     busbw_gbs: Array
     latency_us: Array
     parts_us: dict[str, Array]
-    phases_us: dict[str, Array]  # of the hierarchical one, as the next without overheads
-    flat_us: Array | None  # what the first flat algorithm takes instead of the hierarchical one
+    phases_us: dict[str, Array]  # phases of the hierarchical algorithm, without overheads like the next field
+    flat_us: Array | None  # the time of the first flat algorithm, to compare with the hierarchical one
 
 
 def names(operation: CostOperation) -> list[str]:

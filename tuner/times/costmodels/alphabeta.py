@@ -1,4 +1,5 @@
-"""The alpha-beta model: a collective takes a number of steps of alpha each, and moves a share of its size at beta.
+"""The alpha-beta model: a collective takes a number of steps, each of which costs alpha, and moves a share of its size
+at the bandwidth beta.
 
 All times are linear in the size, so the size at which two algorithms are equally fast is computed, not searched for.
 
@@ -14,7 +15,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.times.costmodels.operations import Array, CostOperation, not_negative, positive, whole
 
-_ROUNDING = 1e-12  # of times: what differs by less is the same
+_ROUNDING = 1e-12  # times that differ by a smaller share are equal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +122,7 @@ def _after(first: Callable[[Array], Terms], second: Callable[[Array], Terms]) ->
     return both
 
 
-# The first of an operation is the one to take where none is named.
+# The first algorithm of an operation is used if none is named.
 FORMULAS: Mapping[CostOperation, Mapping[str, Callable[[Array], Terms]]] = {
     CostOperation.SendRecv: {"direct": _direct},
     CostOperation.Broadcast: {"tree": _tree, "scatter-allgather": _after(_binomial, _ring)},
@@ -158,8 +159,8 @@ def crossover_bytes(one: Linear, other: Linear) -> Array:
 
 
 def fastest(costs: Mapping[str, Linear]) -> list[tuple[float, str]]:
-    """The fastest algorithms, each with the size from which on it is fastest; of equally fast algorithms the first.
-    Scalars only.
+    """The fastest algorithms, each with the size from which it is fastest; if several are equally fast, the first one
+    counts. Scalars only.
     """
     order = {name: place for place, name in enumerate(costs)}
     name = min(costs, key=lambda each: (costs[each].fixed_us, costs[each].us_per_byte, order[each]))

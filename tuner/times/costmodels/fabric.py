@@ -68,8 +68,8 @@ class Fabric:
     reached.
     """
 
-    mdfi_gbs: float  # between the tiles of a GPU
-    xe_gbs: float  # a link between GPUs
+    mdfi_gbs: float  # between the two tiles of a GPU
+    xe_gbs: float  # of a link between GPUs
     d2h_gbs: float
     h2s_gbs: float
     s2n_gbs: float
@@ -208,7 +208,7 @@ class MeasuredAllReduces:
     path: str
     nbytes: int
     rows: tuple[tuple[int, int, float], ...]
-    one_tile_per_gpu: tuple[int, ...]  # ranks per node of the rows that use one tile of each GPU
+    one_tile_per_gpu: tuple[int, ...]  # numbers of ranks per node in rows that use one tile of each GPU
 
 
 def measured(table: Mapping[str, Any]) -> list[MeasuredAllReduces]:

@@ -1,4 +1,5 @@
-"""Fits latency and bandwidth to times over sizes: a line, with relative errors, so that small sizes count as well."""
+"""Fits latency and bandwidth to times over sizes: a line with relative errors, so that small sizes count as much as
+large ones."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -15,7 +16,7 @@ from tuner.times.costmodels.operations import Array, CostOperation, positive, wh
 
 OUTLIER = 2.0  # deviations from which a call counts less
 LEAST_SIZES = 3
-_BOUNDS = (-30.0, 30.0)  # of logarithms, far from any latency and bandwidth
+_BOUNDS = (-30.0, 30.0)  # bounds on logarithms, far from any latency and bandwidth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +47,7 @@ def fit(
 
     Only sizes that are ``used`` (true or false, [size]) count. BadInput for fewer than three such sizes.
     """
-    from scipy.optimize import least_squares  # slow to load
+    from scipy.optimize import least_squares  # takes long to load
 
     kilobytes, measured = positive("bytes", nbytes) / 1000, positive("time_us", times_us)
     target, spread_of = np.log(measured), np.broadcast_to(np.asarray(deviation, np.float64), measured.shape)
@@ -176,9 +177,9 @@ EXPERIMENTS = (
     Experiment("beta_intra_gbs", True, False, "all GPUs of one node", 2 * 10**9, 20, 3, (250, 300)),
     Experiment("beta_inter_gbs", False, False, "one GPU of each node", 4 * 10**9, 10, 3, (40, 50)),
 )
-REPETITIONS = 5  # of each, for a mean and a deviation
-SWEEP_BYTES = (10**3, 10**10)  # smallest and largest, for a fit of both
-USUAL_RATIO = 6.0  # of the bandwidth inside a node to that between nodes
+REPETITIONS = 5  # repetitions of each experiment, for a mean and a deviation
+SWEEP_BYTES = (10**3, 10**10)  # smallest and largest size, for a fit of both parameters
+USUAL_RATIO = 6.0  # usual ratio of the bandwidth inside a node to that between nodes
 
 
 def alpha_us(elapsed_us: ArrayLike, iterations: ArrayLike, ranks: ArrayLike) -> Array:
@@ -196,10 +197,10 @@ def beta_gbs(nbytes: ArrayLike, elapsed_us: ArrayLike, iterations: ArrayLike, ra
     return beta
 
 
-EXCELLENT, USEFUL = 0.10, 0.30  # errors up to which
-WELL_OPTIMISED = 0.70  # efficiency from which; such systems are usually at 0.70 to 0.85
+EXCELLENT, USEFUL = 0.10, 0.30  # errors up to which a prediction is excellent, or useful
+WELL_OPTIMISED = 0.70  # efficiency of a well optimised system; such systems usually reach 0.70 to 0.85
 
-# Of a model that is far off, in the order in which to look.
+# Causes of a prediction that is far off, in the order in which to look.
 CAUSES = (
     "contention: other jobs on the same network",
     "the wrong path: alpha and beta were measured on another one",
@@ -207,7 +208,7 @@ CAUSES = (
     "memory pressure on the GPU, which slows copies",
 )
 
-# Of a bandwidth above the ideal.
+# Causes of a bandwidth above the ideal.
 ABOVE = (
     "reduction in the switch",
     "a network so fast that it takes bandwidth from the links in the node",

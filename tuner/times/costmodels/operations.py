@@ -14,7 +14,8 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 
 Array: TypeAlias = NDArray[np.float64]
-LARGEST = 1e30  # and one over it the least that may divide: far from any machine, and a few multiplied stay finite
+# Largest number; its inverse is the smallest divisor. Both are far from any machine, and products of a few stay finite
+LARGEST = 1e30
 
 
 def positive(name: str, value: ArrayLike) -> Array:
@@ -85,7 +86,7 @@ class CostOperation(Enum):
     Scatter = "Scatter"
 
 
-# A count of these is of one rank's part; the size is that of all parts.
+# The count of these operations is that of one rank's part; the size is that of all parts.
 PER_RANK = frozenset(
     {
         CostOperation.AllGather,
@@ -108,7 +109,8 @@ def size_bytes(operation: CostOperation, count: ArrayLike, element_bytes: ArrayL
     return size
 
 
-# How often a rank's own part of 1/n goes to, or comes from, each of the n - 1 others; the rest move the whole once.
+# How often a rank's own part of 1/n is sent to, or comes from, each of the n - 1 others; the other operations move the
+# whole size once.
 _PASSES = {"AllReduce": 2, "ReduceScatter": 1, "AllGather": 1, "AllToAll": 1, "Gather": 1, "Scatter": 1}
 
 

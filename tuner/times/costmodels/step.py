@@ -74,7 +74,7 @@ class Model:
 
 
 _LETTERS = expression("[a-z0-9]+")
-_TUNED = expression(r"[-_ ](instruct|chat|base|hf|it|v0\.\d)\b.*")  # the same layers, trained on
+_TUNED = expression(r"[-_ ](instruct|chat|base|hf|it|v0\.\d)\b.*")  # variants with the same layers, trained further
 
 
 @cache
@@ -196,7 +196,7 @@ def traffic(model: Model, plan: Parallelism) -> list[Traffic]:
 def time_us(one: Traffic, cluster: Cluster) -> Array:
     """The time of a call in us, from alpha and beta of the levels that it uses."""
     gpus, nodes = one.shape(cluster.gpus_per_node)
-    if one.operation is CostOperation.SendRecv:  # of all neighbours the slowest: one on another node where there is one
+    if one.operation is CostOperation.SendRecv:  # the slowest of all neighbours: one on another node, if there is one
         network = cluster.intra if nodes == 1 else cluster.inter
         return terms(one.operation, "direct", 2).time_us(one.bytes, network)
     phases = algorithms.TWO_LEVEL[one.operation](gpus, nodes, cluster.intra, cluster.inter)
@@ -236,14 +236,14 @@ def _all(model: Model, plan: Parallelism) -> Iterator[Traffic]:
     own = plan.tp * plan.pp  # GPUs over which each replica's parameters are spread
     dense = (positive("parameters", model.parameters) - model.expert_parameters) / own
 
-    # Two in the forward and two in the backward pass of a layer; sequence parallelism halves each of them.
+    # Two calls in the forward and two in the backward pass of a layer; sequence parallelism halves each of them.
     inside = (
         (CostOperation.ReduceScatter, CostOperation.AllGather) if plan.sequence_parallel else (CostOperation.AllReduce,)
     )
     for operation in inside:
         yield Traffic("SP" if plan.sequence_parallel else "TP", operation, plan.tp, 1, activation, 4 * layers * batches)
-    # To the experts and back, forward and backward.
-    own_part = activation / (plan.tp if plan.sequence_parallel else 1)  # what a GPU has of it
+    # To the experts and back, in the forward and in the backward pass.
+    own_part = activation / (plan.tp if plan.sequence_parallel else 1)  # the part that a GPU has
     calls = 4 * (model.expert_layers // plan.pp) * batches
     yield Traffic("EP", CostOperation.AllToAll, plan.ep, plan.tp, own_part * model.experts_per_token, calls)
     yield Traffic("PP", CostOperation.SendRecv, plan.pp, plan.tp * plan.dp, own_part, 2 * batches)

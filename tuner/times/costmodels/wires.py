@@ -1,4 +1,4 @@
-"""Computes the bytes that a collective puts on the wires, by algorithm; the bus factor does not always tell them.
+"""Computes the bytes that a collective sends over the wires, by algorithm. The bus factor does not always show them.
 
 A share refers to the size S, through one port in its busier direction, averaged over equal ports: a GPU's links inside
 the node, and all adapters of a node together. docs/cost-models.md derives each of them.
@@ -80,8 +80,8 @@ def _pat_parts(n: Array, m: Array) -> Array:
     parts = np.zeros(np.broadcast_shapes(n.shape, m.shape))
     for bit in range(int(np.log2(n.max())) + 1):
         distance = 2.0**bit
-        sent = np.floor((n - 1 + distance) / (2 * distance))  # numbers below n whose lowest set bit this is
-        parts = parts + sent * np.minimum(np.minimum(distance, n - distance), m)  # ranks lie in a circle
+        sent = np.floor((n - 1 + distance) / (2 * distance))  # number of distances below n whose lowest set bit this is
+        parts = parts + sent * np.minimum(np.minimum(distance, n - distance), m)  # ranks form a circle
     return parts
 
 
@@ -156,7 +156,7 @@ _RULES: dict[tuple[CostOperation, str], _Rule] = {
     (ReduceScatter, "pat"): _pat,
 }
 
-# How often each part passes a switch's uplink in a ring; of PAT see above.
+# How often each part passes a switch's uplink in a ring; for PAT see above.
 _UPLINK_PASSES = {
     (AllReduce, "ring"): 2,
     (AllGather, "ring"): 1,

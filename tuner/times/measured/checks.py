@@ -15,10 +15,10 @@ from tuner.times.measured import records
 from tuner.times.measured.samples import Measurements, SampleBlock
 
 SHORTEST_US = 1.0  # no kernel that waits for another GPU takes less
-_AGREE = 1.25  # repeated rows are within this factor of each other; public replicates are, mostly
-_FALLS = 0.9  # a larger size that takes less than this part of a smaller one's time
-_KEEPS = 0.7  # the bandwidth of a curve's last size, as a part of its best
-_SLOW = 1.5  # a run that takes this factor longer than the others of the same points
+_AGREE = 1.25  # repeated rows are within this factor of each other, as public replicates mostly are
+_FALLS = 0.9  # a larger size that takes less than this share of a smaller one's time is suspicious
+_KEEPS = 0.7  # the bandwidth of a curve's last size has to be at least this share of the best
+_SLOW = 1.5  # a run is slow if it takes this factor longer than other runs of the same points
 _LARGE_BYTES = 2**20
 _SHOWN = 6
 
@@ -42,7 +42,7 @@ class Kind(StrEnum):
     scaled = "all times off alike"
 
 
-# With these the rows' times cannot be used; the others are said, and the rows stay.
+# Rows with these problems have no usable times; other problems are reported, and the rows stay.
 REFUSED = frozenset(
     {
         Kind.unknown_release,

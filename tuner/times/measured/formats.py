@@ -29,7 +29,7 @@ from tuner.times.measured.samples import Combination, Measurements, Point, Sampl
 from tuner.times.statistics import LEAST_PROCESSES
 
 WRONG = "results that were wrong"
-BY_MEASURE = "nccl-tuner measure"  # how the times of such files were measured, to begin with
+BY_MEASURE = "nccl-tuner measure"  # beginning of the text that says how the times of such files were measured
 SIMULATED_TRAP = "The times are simulated: no machine took them."
 _NONE = "no measurements; valid: a file of `nccl-tuner measure`, what nccl-tests prints or writes with -J, a NCCL log"
 _REPLACED = "NCCL ran something else than was requested"
@@ -231,7 +231,8 @@ def _rows(path: Path, measured: Measurements, given: Given) -> Measurements:
             unit = (block.line, 0) if of_lines else unit
             together.setdefault((block.point, block.combination, unit), []).append(block)
     rows = []
-    units = together.items() if of_lines else sorted(together.items(), key=_by_call)  # no random order of measuring
+    # Makes the order independent of the random order of measuring
+    units = together.items() if of_lines else sorted(together.items(), key=_by_call)
     for (point, requested, _), blocks in units:
         times_us = [time_us for block in blocks for time_us in block.times_us]
         operation = records.operation(given.collective) if given.collective and of_lines else point.operation

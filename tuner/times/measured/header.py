@@ -57,11 +57,12 @@ def _known(scenario: Scenario) -> dict[str, str]:
 
 
 SIMULATED, GPU, DOUBLE = "simulated", "gpu", "double"  # the backends that write files
-PLANTED = (SIMULATED, DOUBLE)  # those whose times nobody measured: they were made up
+PLANTED = (SIMULATED, DOUBLE)  # backends whose times are made up and not measured
 CASE = "case"  # the key of the communicator
 CUPY_WHEELS = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 _PATHS = ("topology", "graphs")
-# Of a communicator every file has said these, all else only where it is given: a run goes on in a file that is older.
+# Every file has these facts about a communicator; other facts only if they are given. A run can continue in a file that
+# is older.
 _ALWAYS = frozenset(
     {
         "nccl",
@@ -78,7 +79,8 @@ _ALWAYS = frozenset(
         "hardware",
     }
 )
-_NEVER = frozenset({"fitted_constants", "build"})  # no part of a communicator, but of what is asked of it without GPUs
+# Not parts of a communicator, but of a question about it without GPUs
+_NEVER = frozenset({"fitted_constants", "build"})
 
 
 def scenario_record(scenario: Scenario) -> dict[str, Any]:
@@ -96,7 +98,8 @@ def scenario_record(scenario: Scenario) -> dict[str, Any]:
         record["unset"] = sorted(scenario.unset)
     record.update({name: str(path.resolve()) for name in _PATHS if (path := getattr(scenario, name)) is not None})
     others = [scenario_record(other) for other in scenario.others]
-    # "search" told before that a variable has the graphs searched, as it always has now; a run goes on in such a file.
+    # "search" once said that the graphs are searched with a variable, as is always the case now; a run can continue in
+    # such a file.
     return {**record, "environment": scenario.environment or {}, "others": others, "search": False}
 
 
@@ -127,7 +130,7 @@ def _or_none(value: Any) -> Any:
     return value or None
 
 
-_OF_TABLES = json_form(omitted=True)  # facts that the first line of a file of measurements does not have
+_OF_TABLES = json_form(omitted=True)  # facts that the first line of a file of measurements does not contain
 
 
 def _noted_record(noted: Noted | None) -> dict[str, Any] | None:
@@ -235,9 +238,9 @@ class Header:
     date: str | None = None
     warmup_calls: int | None = field(default=None, metadata=json_form("warmup"))
     calls: int | None = None
-    out_of_bounds: int | None = None  # values, by nccl-tests
-    seed: int | None = None  # of a simulated machine
-    truth: str | None = None  # whose times it has
+    out_of_bounds: int | None = None  # number of values, by nccl-tests
+    seed: int | None = None  # seed of a simulated machine
+    truth: str | None = None  # where the simulated times come from
     library_sha256: str | None = None
     gpu: str = field(default="", metadata=json_form(convert=_or_none))
     ranks_per_gpu: int | None = None
@@ -308,14 +311,14 @@ class Header:
         return f"{kind} of {', '.join(known)}" if known else kind
 
 
-# The keys that a backend writes, in their order; each is there, null where there is nothing to say.
+# The keys that a backend writes, in their order. Each of them is written; null if there is nothing to say.
 _ON_GPUS = (
     *("backend", "ranks", "nccl", "library_sha256", CASE, "gpu", "ranks_per_gpu", "launcher", "calls_per_time"),
     *("graphs_below_bytes", "graph_buffers_registered", "variables", "topology_xml", "noted"),
 )
 _WRITTEN = {SIMULATED: ("backend", CASE, "ranks", "seed", "truth"), GPU: _ON_GPUS, DOUBLE: _ON_GPUS}
 _WHOLE_NUMBERS = ("ranks", "nodes", "warmup", "calls", "out_of_bounds", "seed", "ranks_per_gpu", "graphs_below_bytes")
-_KEYS = {"file": "from", "scenario": CASE, "warmup_calls": "warmup"}  # that are not named as their field
+_KEYS = {"file": "from", "scenario": CASE, "warmup_calls": "warmup"}  # keys that are not named like their field
 
 
 def to_record(header: Header) -> dict[str, Any]:
@@ -341,7 +344,7 @@ def from_record(record: Mapping[str, Any]) -> Header:
     return Header(**own, others=left)
 
 
-# The keys of a table's head, in their order: the names of the header's fields, except for the variables.
+# The keys of a table's header, in their order: the names of the header's fields, except for the variables.
 TABLE_KEYS = (
     *("title", "machine", "machine_note", "gpu", "nccl", "nccl_note", "source", "how_measured", "launch", "network"),
     *("site", "health", "health_note", "cuda_graph", "adapters", "environment", "traps", "noise_percent", "left_out"),

@@ -89,7 +89,7 @@ class Log:
 
     path: Path
     _read_bytes: int = 0
-    _first_bytes: int = 0  # what was there before this communicator
+    _first_bytes: int = 0  # bytes that were there before this communicator
 
     def __post_init__(self) -> None:
         self.skip()
@@ -160,8 +160,8 @@ TYPES = {
     "f8e5m2": DataType.float8e5m2,
     "fp8_e5m2": DataType.float8e5m2,
 }
-OPS = {op.name: op for op in Op} | {"none": Op.sum}  # of collectives that do not reduce
-WITHOUT_OP = ("mulsum",)  # a scaling that NCCL has no fixed operation for
+OPS = {op.name: op for op in Op} | {"none": Op.sum}  # for collectives that do not reduce
+WITHOUT_OP = ("mulsum",)  # a scaling for which NCCL has no predefined operation
 _PROGRAM = expression(r"\b([a-z_]+_perf)\b")
 
 
@@ -178,16 +178,19 @@ def program(text: str) -> str | None:
     return match[1] if match else None
 
 
-# Largest error that nccl-tests took for right, while it printed errors and not counts (deltaMaxValue, v2.10.0).
+# The largest error that nccl-tests accepted as right, in versions that printed errors and not counts (deltaMaxValue,
+# v2.10.0).
 _RIGHT = {DataType.float16: 1e-2, DataType.bfloat16: 1e-2, DataType.float32: 1e-5, DataType.float64: 1e-12}
 
 CPU_TIMES = "CPU times (-C 1), not those of the GPUs; valid: nccl-tests without -C"
-# Of mpirun, torchrun, srun, MPICH's mpiexec and kubectl, and a time with what a container's log file adds, at a line.
+# Tags of mpirun, torchrun, srun, MPICH's mpiexec and kubectl, and a time with what a container's log adds, at the
+# beginning of a line.
 _TAG = expression(
     r"^\s*(?:(?:\[\d+,\d+\](?:<\w+>)?:?|\[[\w.-]*\d+\]:|\d+:(?!\d)|\[\d+\](?= )|\[pod/\S+\]"
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:[\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP])?)\s?)+"
 )
-# Nothing of a host's name is before it, so that a search looks at each name once: a long line would take its square.
+# Nothing of a host's name precedes it, so a search looks at each name once; otherwise a long line would take time that
+# grows with the square of its length.
 _PREFIX = expression(r"(?<![^\s:\[\]()])([^\s:\[\]()]+):\d+:\d+ \[-?\d+\] (?:\S+ )?NCCL ")
 _NUMBER = r"(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf)"
 _OP = rf"(?:\s+(?:{'|'.join([*OPS, *WITHOUT_OP])})(?=\s|$))?"
@@ -230,16 +233,16 @@ class _Device:
     process: str = ""
 
 
-_EXACT_GBS = 0.2  # of a printed bandwidth, of which two decimals say enough
+_EXACT_GBS = 0.2  # from this bandwidth on, two printed decimals are exact enough
 _ROWS_OF_A_SLIP = 4
 _ALIKE = 1.1
-_SLIPS = {  # what times and sizes give over what is printed
+_SLIPS = {  # what times and sizes give, over what is printed
     1e3: "times in milliseconds, or bandwidths in TB/s",
     1e-3: "times in nanoseconds, or bandwidths in MB/s",
     1e6: "times in seconds",
 }
 _COMMENT = expression(r"# ?(?:nThread \d|nccl-tests version|Using devices)")
-_LONGEST_RECORD = 1 << 16  # of a line in JSON
+_LONGEST_RECORD = 1 << 16  # longest line in JSON
 
 
 def out_of_bounds(text: str) -> int | None:
@@ -285,9 +288,9 @@ class _Row:
     op: Op
     graph: bool
     bodies: list[_Body]
-    count: int  # of elements, a rank's part for AllGather and ReduceScatter
-    reduces: bool  # names an operation
-    root: int  # -1 where there is none
+    count: int  # number of elements, of a rank's part for AllGather and ReduceScatter
+    reduces: bool  # whether the row names an operation
+    root: int  # -1 if there is none
 
 
 class Text:
@@ -305,13 +308,13 @@ class Text:
         self._graph = False
         self.collective: Collective | None = None
         self.other: str | None = None
-        self._runs: list[dict[int, _Device]] = []  # of each rank named, of each run in the file
+        self._runs: list[dict[int, _Device]] = []  # for each run in the file, each rank that is named
         self._listed: list[int] = []  # the first line of each of these lists
-        self._begun: list[int] = []  # the line of each run's settings
+        self._begun: list[int] = []  # the line with each run's settings
         self._settings: tuple[str, ...] = ()
         self._out_of_bounds: int | None = None
-        self._columns: list[str] = []  # of the last line that names them
-        self._pending: _Row | None = None  # whose second half may follow
+        self._columns: list[str] = []  # from the last line that names them
+        self._pending: _Row | None = None  # a row whose second half may follow
         for number, line in _own(content.splitlines()):
             self._read(number, line)
         self.release = self.release or _printed_release(path, content)
@@ -332,7 +335,7 @@ class Text:
             )
         rows = sorted(row.line for row in self.rows)
         for (line, _), (again, _) in pairwise(lists):
-            if bisect_right(rows, line) == bisect_left(rows, again):  # no row between them
+            if bisect_right(rows, line) == bisect_left(rows, again):  # no row is between them
                 raise BadMeasurement(f"{self._path}:{again}: {_AT_ONCE}")
         machines = dict[tuple[int, int, tuple[str, ...]], int]()
         for line, devices in lists:
@@ -440,7 +443,7 @@ class Text:
         if (wrong := out_of_bounds(stripped)) is not None:
             self._out_of_bounds = (self._out_of_bounds or 0) + wrong
         elif stripped.startswith("#") or _RANK.match(stripped) or {"algbw", "busbw"} <= set(stripped.split()):
-            self._comment(number, stripped)  # threads on the web lose the # of lines
+            self._comment(number, stripped)  # copies on the web often lack the # of lines
         elif name := program(stripped):
             self._named(name)
         elif match := _START.match(stripped):
@@ -452,7 +455,8 @@ class Text:
         size, count, dtype, op, rest = match.groups()
         words = rest.split()
         self._pending = None
-        if op.strip() in WITHOUT_OP or int(size) == 0:  # of calls of nothing, where a rank's part is under an element
+        # Calls without data, because a rank's part is less than an element
+        if op.strip() in WITHOUT_OP or int(size) == 0:
             return
         has_root = "root" in self._columns if self._columns else self._width(words) is None
         reduces = op.strip() not in ("", "none")
@@ -485,7 +489,7 @@ class Text:
             numbers = [time, *bandwidths, *([] if wrong == "N/A" else [wrong])]
             if not all(re.fullmatch(_NUMBER, number) for number in numbers):
                 break
-            time_us = float(time) * (1000 if "bytes" in self._columns else 1)  # 1.x prints ms
+            time_us = float(time) * (1000 if "bytes" in self._columns else 1)  # versions 1.x print ms
             bodies.append(_Body(time_us, float(bandwidths[0]), float(bandwidths[1]), wrong))
         return bodies[:2]
 
@@ -552,7 +556,7 @@ def _followed(rows: Sequence[_Row], ranks: int | None) -> Collective | None:
         return (Collective.Reduce if row.reduces else Collective.Broadcast) if "1" in near else None
     if row.reduces:
         fitting = [Collective.AllReduce] * ("2" in near) + [Collective.ReduceScatter] * ("part" in near)
-        if len(fitting) > 1 and row.count * row.dtype.size_bytes == row.bytes:  # a rank's part would be less
+        if len(fitting) > 1 and row.count * row.dtype.size_bytes == row.bytes:  # a rank's part would be smaller
             return Collective.AllReduce
         return fitting[0] if len(fitting) == 1 else None
     checked_in_place = any(len(each.bodies) > 1 and each.bodies[1].wrong != "N/A" for each in rows)
@@ -614,7 +618,7 @@ def _own(content: Iterable[str]) -> Iterator[tuple[int, str]]:
             yield number, own
 
 
-_TELLING = (b"NCCL version ", b"NCCL_", b"_perf", b"#")  # what is read of lines of NCCL's log, too
+_TELLING = (b"NCCL version ", b"NCCL_", b"_perf", b"#")  # lines of NCCL's log that are also read
 
 
 def without_log(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -655,7 +659,7 @@ def wrong_count(text: str, dtype: DataType, is_error: bool) -> int:
         return 0
     number = float(text)
     if is_error:
-        return 0 if number <= _RIGHT.get(dtype, 0.0) else 1  # nan is wrong
+        return 0 if number <= _RIGHT.get(dtype, 0.0) else 1  # nan counts as wrong
     return int(number) if math.isfinite(number) else 1
 
 
@@ -700,7 +704,7 @@ def of_text(path: Path, content: str, otherwise: Collective | P2pOperation | Non
     left out, as it may be cut off. BadMeasurement if the text mixes several runs, or has no row.
     """
     texts = runs_apart(content)
-    logged = "NCCL" in content  # without the name no line is of its log
+    logged = "NCCL" in content  # without NCCL's name, no line belongs to its log
     if len(texts) == 1:
         return _of_program(path, content, _parsed(path, content, otherwise), logged=logged)
     made, left = [], Counter[str]()

@@ -10,7 +10,7 @@ from tuner.base.expressions import expression
 from tuner.base.names import Collective, P2pOperation
 from tuner.times.measured.header import MeasuredRun
 
-# nccl-tests' programs without what NCCL has no function for by itself; the second half are made of sends and receives.
+# nccl-tests' programs for which NCCL has no function of its own; the second half are made of sends and receives.
 OPERATIONS: Mapping[str, Collective | P2pOperation] = {
     **{each.name.lower(): each for each in Collective},
     **{each.name.lower(): each for each in P2pOperation},
@@ -38,7 +38,7 @@ def _plain(word: str) -> str:
     return word.strip().lower().replace("_", "").replace("-", "")
 
 
-_ROWS_OWN = expression(r"\b(?:avg )?busbw [\d.]+|#wrong=\S+")  # numbers of single rows
+_ROWS_OWN = expression(r"\b(?:avg )?busbw [\d.]+|#wrong=\S+")  # numbers that belong to single rows
 _CODE = expression(r"\bnccl[ /]?(?:version )?(2\d{4})\b|/(2\d{4})\b", re.I)
 _DOTTED = expression(r"\bnccl[ -]?v?(2\.\d+\.\d+)", re.I)
 _GPU = expression(r"\b(?:NVIDIA )?((?:[ABHVL]\d{2,3}S?|GB\d{3}|GH200|RTX PRO \d+|RTX A\d+|T4)\b[^;,]*)")

@@ -26,10 +26,10 @@ from tuner.times.measured.header import SIMULATED, Header, MeasuredHealth, from_
 
 FORMAT = "nccl-tuner-measurements"
 VERSION = 1
-LONGEST_SHOWN = 100  # characters of a value that differs: a topology has thousands
-MOST_LATE = 16  # ranks of a sample block: a file grows no further with the communicator
-NEAR = 1.25  # times the host's own time: what is not slower is host-bound
-_NOTED = "noted"  # the part of a header that may be another in a second run
+LONGEST_SHOWN = 100  # most characters that are shown of a value that differs; a topology has thousands
+MOST_LATE = 16  # most late ranks of a sample block that are kept, so that a file does not grow with the communicator
+NEAR = 1.25  # times up to this multiple of the host's own time are host-bound
+_NOTED = "noted"  # the part of a header that may differ in a second run
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -201,7 +201,7 @@ class SampleBlock:
     executed: Combination | None = field(metadata=json_form("ran", convert=_combination_record))
     times_us: tuple[float, ...]
     round: int = 0
-    at_s: float = field(default=0.0, metadata=json_form(convert=_rounded))  # since the run began
+    at_s: float = field(default=0.0, metadata=json_form(convert=_rounded))  # seconds since the run began
     wrong: int = 0
     table: str | None = field(default=None, metadata=json_form(optional=True))
     host_us: float | None = field(default=None, metadata=json_form(optional=True))
@@ -324,10 +324,11 @@ class Writer:
     _file: FileIO | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
-        import fcntl  # not on Windows, nor in a browser, where runs are read
+        import fcntl  # does not exist on Windows or in a browser, where runs are only read
 
         try:
-            file = self._file = self.path.open("ab", buffering=0)  # so that closing has nothing left to write
+            # Unbuffered, so that closing the file has nothing left to write
+            file = self._file = self.path.open("ab", buffering=0)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
@@ -482,9 +483,9 @@ def check_same(path: Path, there: Measurements, header: Header) -> None:
     says.
     """
     then, now = to_record(there.header), to_record(header)
-    if then.get("backend") != now.get("backend"):  # everything else differs with it
+    if then.get("backend") != now.get("backend"):  # everything else then differs, too
         then, now = ({"backend": each.get("backend")} for each in (then, now))
-    elif then.get("topology_xml") and now.get("topology_xml"):  # compared by its text, wherever it is now
+    elif then.get("topology_xml") and now.get("topology_xml"):  # compared by its text, wherever the file is now
         now = {**now, "case": {**now["case"], "topology": then["case"]["topology"]}}
     if differing := list(_differing(then, now)):
         raise BadMeasurement(

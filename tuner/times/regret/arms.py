@@ -154,7 +154,8 @@ def of_row(table: Measurements, row: SampleBlock) -> Forced:
     return forced if forced != Forced() or by_log else row.took
 
 
-# They take algorithms away from NCCL's choice: how runs of one setting are made to differ beside the variables above.
+# These variables remove algorithms from NCCL's choice: runs with one setting are made to differ by them, in addition to
+# the variables above.
 SWITCHES = ("NCCL_NVLS_ENABLE", "NCCL_COLLNET_ENABLE")
 NO_NVLS = "NCCL_NVLS_ENABLE=0"
 
@@ -184,7 +185,8 @@ class _Read:
     unforced: Mapping[str, str]
 
 
-_Emulated = tuple[_Read, Combination]  # and what the emulator says that runs, with its channels
+# A row, and the combination that runs according to the emulator, with its channels
+_Emulated = tuple[_Read, Combination]
 
 
 def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
@@ -278,7 +280,7 @@ def _is_without_nvls(table: Measurements, row: SampleBlock) -> bool:
 
 def _call(source: TableSource, row: SampleBlock) -> ArmCall:
     place = (row.nodes, row.gpus_per_node, bool(row.point.in_place))
-    is_one_run = {row.run} <= {source.table.name, f"{source.table.name}-forced"}  # of nccl-tests or `measure`
+    is_one_run = {row.run} <= {source.table.name, f"{source.table.name}-forced"}  # from nccl-tests or `measure`
     setting = "" if is_one_run or source.said is not None else _setting(source.table, row)
     return ArmCall(row.point.collective, row.point.dtype, *place, setting, row.point.bytes)
 
@@ -296,7 +298,7 @@ def _setting(table: Measurements, row: SampleBlock) -> str:
 def _placement(source: TableSource, read: Sequence[_Read], site: Site) -> Placement[tuple[_Read, bool]]:
     """Places every row with what it forced, and per call one more row, marked True, for NCCL's own pick."""
     placement = Placement[tuple[_Read, bool]](site)
-    asked: dict[ArmCall, _Read] = {}  # one of NCCL's own choices where there is one
+    asked: dict[ArmCall, _Read] = {}  # one of NCCL's own choices if there is one
     for one in read:
         if one.call not in asked or (one.label == DEFAULT and asked[one.call].label != DEFAULT):
             asked[one.call] = one
@@ -312,7 +314,7 @@ def _out_of_place(row: SampleBlock, forced: Forced | None) -> SampleBlock:
     return replace(row, point=replace(row.point, in_place=False), requested=forced, executed=None)
 
 
-BACKEND = "arms"  # of files of any kind, put together
+BACKEND = "arms"  # for files of any kind that are put together
 
 
 def of_arms(placed: MeasuredArms) -> list[Measurements]:

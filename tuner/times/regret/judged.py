@@ -17,11 +17,12 @@ from tuner.times.picks import JudgedPick, is_same, judge
 from tuner.times.regret.arms import Arm, ArmCall, MeasuredArms, MeasuredCall
 from tuner.times.statistics import Samples, student
 
-_FEWEST = 3  # degrees of freedom of repeats, and third differences, for an estimate
+_FEWEST = 3  # least degrees of freedom of repeats, and least number of third differences, for an estimate
 _THIRD = 20.0  # variance of a third difference over that of a time: 1 + 9 + 9 + 1
-_TO_DEVIATION = 1.4826  # from a median of absolute values, of a normal distribution
-_EFFICIENCY = 0.37  # of a median of absolute values: degrees of freedom, of each difference
-_SMOOTH = 0.35  # least distance of sizes in a curve, logarithm: what lies closer is no curve over doubled sizes
+_TO_DEVIATION = 1.4826  # from a median of absolute values to the deviation of a normal distribution
+_EFFICIENCY = 0.37  # degrees of freedom per difference of a median of absolute values
+# Least distance of sizes in a curve, as a logarithm; closer sizes do not form a curve over doubled sizes
+_SMOOTH = 0.35
 
 
 class NoiseSource(StrEnum):

@@ -63,7 +63,7 @@ class ExchangeCalibration:
     scope: frozenset[tuple[int, int]]
 
 
-@dataclass(frozen=True, eq=False)  # without slots: its process is factored once
+@dataclass(frozen=True, eq=False)  # no slots, so that its process is factored only once
 class Calibration:
     """Calibration of one machine, and where it holds.
 
@@ -168,7 +168,7 @@ def load(name: str) -> Calibration:
     path = Path(name)
     if path.suffix or path.exists():
         return read(path)
-    if (beside := Path(f"{name}.json")).exists():  # one of one's own, by its name
+    if (beside := Path(f"{name}.json")).exists():  # a user's own calibration in the current folder
         return read(beside)
     raise BadInput(f"no calibration {name!r}; {nearest_of(name, names())}, or a file of 'nccl-tuner fit calibration'")
 
@@ -191,7 +191,7 @@ def _json(path: Path) -> Any:
         return json.loads(contents(path, int((FILE.file_bytes or 0) * factor())))
     except OSError as error:
         raise BadCalibration(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError):  # also bytes that are no text
+    except (ValueError, RecursionError):  # also raised for bytes that are no text
         raise BadCalibration(f"{path}: not a calibration: not JSON{hint}") from None
 
 

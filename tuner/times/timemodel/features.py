@@ -18,15 +18,15 @@ from tuner.emulator.selection import Picks, Selection
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Numbers: TypeAlias = Any  # an array, or one number: a union would have every sum of two checked for what it cannot be
-PROTOCOLS = len(Protocol)  # an enumeration takes its time to count its members
+Numbers: TypeAlias = Any  # an array or one number; with a union, mypy would check every sum of two for impossible cases
+PROTOCOLS = len(Protocol)  # counting the members of an enumeration is slow
 Which: TypeAlias = NDArray[np.bool_] | NDArray[np.intp]
 # Networks between nodes whose software sends messages in ways of its own, as ``Comm.network`` names them. The first is
 # NCCL's own over InfiniBand and RoCE, and stands for others, too.
 NETWORKS = ("IB", "libfabric", "gpudirect-tcpx")
 
 
-@dataclass(frozen=True, eq=False)  # without slots, for what a fit asks thousands of times
+@dataclass(frozen=True, eq=False)  # no slots, so that a fit can ask for computed values thousands of times
 class Features:
     """Calls as arrays of one length, one element per call, or single numbers where all calls are equal.
 
@@ -102,7 +102,7 @@ class Features:
         return self.bytes / self.ranks
 
 
-Part: TypeAlias = tuple[int, NDArray[np.bool_], Features]  # the first an index into ``ALGO_PROTOS``
+Part: TypeAlias = tuple[int, NDArray[np.bool_], Features]  # the first element is an index into ``ALGO_PROTOS``
 
 
 def _of_either(
@@ -172,7 +172,8 @@ def by_combination(selection: Selection, request: Request, picks: Picks) -> Iter
     for number in np.unique(combinations).tolist():
         which = np.flatnonzero(combinations == number)
         nccl_us = picks.time_us[which]
-        if selection.communicator.nodes > 1:  # a pick that someone else made may have no time, or another size's
+        # A pick that something else made may have no time, or that of another size
+        if selection.communicator.nodes > 1:
             nccl_us = selection.combination_us(request, picks.bytes[which], ALGO_PROTOS[number])
         kind = FixedFeatures(selection, request, ALGO_PROTOS[number])
         numbers = picks.bytes[which], picks.channels[which], picks.threads[which], nccl_us
@@ -203,7 +204,7 @@ class FixedFeatures:
 
     def calls(self, nbytes: Numbers, channels: Numbers, threads: Numbers, nccl_us: Numbers) -> Features:
         """Calls with these sizes and launches; ``nccl_us`` is NCCL's prediction."""
-        # A call of less than an element a rank is launched on no channel: timed as the smallest call.
+        # A call with less than one element per rank is launched on no channel; it is timed like the smallest call.
         made = self._made(nbytes, most(channels, 1.0), threads, nccl_us)
         vars(made).update(self._derived, step_bytes=nbytes / self._ranks[0])
         return made
@@ -214,9 +215,9 @@ class FixedFeatures:
         return Features(*self._called, nbytes, *self._ranks, *launch, *numbers)
 
 
-# What EFA's adapters really add, of the 75 or 35 us that AWS's topologies say of a step: all of it where they are of
-# the first generation, beside Ampere's GPUs (p4d: NCCL says 175 us of a small AllReduce on two nodes, 180 were
-# measured); a small part where they are later ones (p5: 175 us said, 67 to 73 measured).
+# What EFA's adapters really add, of the 75 or 35 us per step in AWS's topologies. Adapters of the first generation,
+# beside Ampere GPUs, add all of it (p4d: NCCL predicts 175 us for a small AllReduce on two nodes, 180 us were
+# measured); later ones add a small part (p5: 175 us predicted, 67 to 73 us measured).
 ADAPTER_SHARES = {"ampere": 1.0}
 LATER_ADAPTER_SHARE = 0.2
 

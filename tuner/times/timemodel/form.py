@@ -93,7 +93,7 @@ _NETWORK = (
     Parameter("pat_hop_us", 12.0, 0.7, "one step of PAT between nodes"),
     Parameter("pat_share", 0.9, 0.4, "of the bandwidth between nodes, for PAT, beside net_share"),
 )
-# What collectives have of their own, as factors: little is believed of them.
+# Factors that collectives have of their own; the priors say little about them.
 _BY_COLLECTIVE = (
     ("ll_extra_steps", 0.3),
     ("bandwidth_extra_steps", 0.3),
@@ -103,7 +103,7 @@ _BY_COLLECTIVE = (
     ("simple_hop_us", 0.1),
     ("step_data", 0.05),
 )
-# A broadcast or a reduction flows through the ranks: a hop passes on slices, not a whole step's data.
+# A broadcast or a reduction flows through the ranks: a hop passes on slices, not the data of a whole step.
 _FLOWING = (Collective.Broadcast, Collective.Reduce)
 _OF_FLOWING = {"simple_hop_us": (0.3, 0.5), "latency_extra_steps": (1.0, 0.5), "bandwidth_extra_steps": (0.2, 1.0)}
 
@@ -143,7 +143,8 @@ PARAMETERS: Mapping[str, Parameter] = {
         for name, (median, log_sd) in learnt_between_nodes()["parameters"].items()
     },
 }
-# What GPUs of a generation move by LL and LL128 stands to what NCCL says of them (cap_gbs, 2.28.9) as in the others.
+# The data that GPUs of a generation move with LL and LL128 are in the same proportion to NCCL's numbers (cap_gbs,
+# 2.28.9) as in the other generations.
 _OF_GENERATION: Mapping[str, Mapping[str, float]] = {
     "volta": {"ll_channel_gbs": 8.8, "ll128_channel_gbs": 8.0},
     "ampere": {"ll_channel_gbs": 9.9, "ll128_channel_gbs": 8.0},
@@ -158,13 +159,14 @@ def believed(generation: str = "") -> dict[str, float]:
     return {**medians, **_OF_GENERATION.get(generation, {})}
 
 
-LL_MESSAGE_BYTES = 32768  # the most of LL that a step sends at once
-SIMPLE_MESSAGE_BYTES = 524288  # the same of Simple
+LL_MESSAGE_BYTES = 32768  # the most bytes that a step sends at once with LL
+SIMPLE_MESSAGE_BYTES = 524288  # the same for Simple
 INLINE_BYTES = 128.0
-# NVLS's chunk, by how many rounds of it a call would take. Source: calcCollChunking, src/enqueue.cc, v2.28.9-1; libnccl
-# takes the same (tests/live/test_launches.py), but within a cell of where it changes, where its channels differ.
+# The chunk of NVLS, by the number of rounds that a call would take with it. Source: calcCollChunking, src/enqueue.cc,
+# v2.28.9-1. libnccl uses the same (tests/live/test_launches.py), except within a cell of the size at which the chunk
+# changes, where its channels differ.
 NVLS_CHUNKS = ((131072.0, 64, 65536.0), (65536.0, 8, 32768.0), (32768.0, 2, 16384.0))
-NVLS_HEADS = 8.0  # the most that a round's time is shared by: so measured on domains of 8 to 72 GPUs
+NVLS_HEADS = 8.0  # a round's time is shared by at most this number of heads, as measured on domains of 8 to 72 GPUs
 
 
 class Form:
@@ -306,7 +308,7 @@ class Form:
         share = where(calls.nodes > 2, p["nvls_tree_share"] / 2, p["nvls_tree_two_nodes_share"])
         inside_us = calls.bytes / _bytes_per_us(self._nvls_gbs(calls))
         between_us = calls.bytes / _bytes_per_us(self._inter_gbs(calls) * share)
-        # They overlap in part: two nodes of H100 reach 63 % of what their adapters carry, two of B200, whose NVLinks
+        # These overlap in part: two nodes of H100 reach 63 % of what their adapters carry, two of B200, whose NVLinks
         # are twice as fast, 93 %.
         data_us = sqrt(inside_us * inside_us + between_us * between_us)
         levels_us = 2 * ceil(log2(calls.nodes)) * self._between("nvls_tree_hop_us", calls)
@@ -343,7 +345,7 @@ class TimesOfCalls:
 
     def __init__(self, calls: Features) -> None:
         self.calls = calls
-        self._names: dict[int, tuple[str, ...]] = {}  # of the parameters that are read, by number
+        self._names: dict[int, tuple[str, ...]] = {}  # names of the parameters that are read, by number
         self._known: dict[int, list[tuple[list[float | None], Numbers]]] = {}
 
     def times_us(self, parameters: Mapping[str, float]) -> Numbers:
@@ -356,7 +358,7 @@ class TimesOfCalls:
         return times_us
 
     def _times_of(self, number: int, part: Features, parameters: Mapping[str, float]) -> Numbers:
-        if (names := self._names.get(number)) is None:  # the same each time: no formula branches on a parameter
+        if (names := self._names.get(number)) is None:  # the same each time, because no formula branches on a parameter
             reading = _Reading(parameters)
             Form(reading).times_of(number, part)
             names = self._names[number] = tuple(reading.names)

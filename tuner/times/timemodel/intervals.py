@@ -24,7 +24,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.names import ALGO_PROTOS, Algorithm, Protocol
 from tuner.times.timemodel.features import Array, Features, Numbers, exp, least, log2, most, sqrt, where
 
-POINTS = 50  # of a curve, one an octave
+POINTS = 50  # points of a curve, one per octave
 _LEAST = 5e-4
 
 Key = tuple[int, int, int]  # collective, algorithm and protocol, GPUs per node
@@ -157,7 +157,7 @@ def _groups(calls: Features) -> dict[Key, slice | NDArray[np.intp]]:
     columns = calls.collective, calls.algo_proto, calls.ranks / calls.nodes
     if not any(isinstance(column, np.ndarray) for column in columns):
         return {(int(columns[0]), int(columns[1]), round(columns[2])): slice(None)}
-    # One number a key, as numbers are told apart quicker than rows of them.
+    # One number for each key, because numbers are compared faster than rows of them.
     whole = [np.broadcast_to(np.round(column), len(calls)).astype(np.int64) for column in columns]
     numbers = np.ravel_multi_index(whole, [int(column.max(initial=0)) + 1 for column in whole])
     groups: dict[Key, slice | NDArray[np.intp]] = {}
@@ -169,7 +169,7 @@ def _groups(calls: Features) -> dict[Key, slice | NDArray[np.intp]]:
 
 
 COVERED = 0.9
-COVERED_SDS = 1.645  # half of an interval of a normal distribution that covers so much
+COVERED_SDS = 1.645  # half of an interval of a normal distribution that covers this share
 
 
 class CarriedOver(StrEnum):
@@ -200,7 +200,8 @@ class Regime(StrEnum):
 
 BETWEEN_NODES = (CarriedOver.site, CarriedOver.nodes, CarriedOver.site_combination, CarriedOver.site_release)
 ON_ONE_NODE = tuple(kind for kind in CarriedOver if kind not in BETWEEN_NODES)
-# What has a factor: what is carried over on one node, and how sure many rows of a site are of what is near them.
+# Kinds of extrapolation that have a factor: those on one node, and how certain many rows of a site are about calls near
+# them.
 WITH_FACTOR = (*ON_ONE_NODE, CarriedOver.nodes)
 BEYOND = (
     CarriedOver.gpus,
@@ -211,7 +212,8 @@ BEYOND = (
     CarriedOver.one_run,
     CarriedOver.machine,
 )
-# What makes a time an extrapolation: its row says so. Another release or machine is said beside the table.
+# The kinds that make a time an extrapolation, as its row then says. Another release or machine is named beside the
+# table.
 EXTRAPOLATED = (
     CarriedOver.sizes_beyond,
     CarriedOver.gpus,
@@ -225,7 +227,7 @@ REGIMES = tuple(Regime)
 Sizes = Mapping[tuple[int, int], tuple[float, float]]
 Scatter = Mapping[Regime, float]  # mean absolute logarithm of measured times over those of a fit without their sizes
 Factors = Mapping[CarriedOver, float]
-# The scatter of a machine of which little is measured.
+# The scatter of a machine of which little was measured.
 BELIEVED_SCATTER: Scatter = {
     Regime.node_low_latency: 0.025,
     Regime.node_simple: 0.035,
@@ -253,7 +255,7 @@ def regimes(calls: Features) -> Numbers:
 _LOW_LATENCY, _SIMPLE, _NVLS = map(REGIMES.index, (Regime.node_low_latency, Regime.node_simple, Regime.node_nvls))
 
 
-@dataclass(frozen=True, eq=False)  # without slots: what places carry over is kept
+@dataclass(frozen=True, eq=False)  # no slots, so that what places carry over is kept
 class Certainty:
     """What is known about a fit: where its rows were measured, their scatter, and how errors grow with extrapolations.
 
@@ -282,7 +284,7 @@ class Certainty:
     def _carried_over(self, place: Place) -> tuple[CarriedOver, ...]:
         carried = _carried_over(place, self.scope, self.same_machine)
         if len({(each.collective, each.gpus_per_node, each.nodes) for each in self.scope}) == 1:
-            # One collective on one communicator: what it says of others was learnt as a whole.
+            # One collective on one communicator: what it says about others was learnt as a whole.
             others = [kind for kind in carried if kind not in _OTHER_CALLS]
             carried = [*others, CarriedOver.one_run] if len(others) < len(carried) else carried
         return tuple(carried)
@@ -340,7 +342,7 @@ class Certainty:
             return log_bytes * 0.0
         first, last = self._log_sizes[kind]
         octaves = most(log_bytes - last, first - log_bytes)
-        # A size between two that were measured is as far from the next as those beside the last are.
+        # A size between two measured ones is as far from the nearer one as the largest size is from a measured one.
         return where(octaves > 1.01, octaves, 0.0)
 
     @cached_property
@@ -359,7 +361,7 @@ class Certainty:
         return np.array([self.scatter[regime] for regime in REGIMES])
 
 
-_GPUS_OF_A_BOX = 8  # the most of a node that is no domain of several
+_GPUS_OF_A_BOX = 8  # most GPUs of a node that is not a domain of several hosts
 _OTHER_CALLS = (CarriedOver.collective, CarriedOver.gpus, CarriedOver.combination)
 
 

@@ -76,9 +76,9 @@ def times_us(parameters: Mapping[str, float], calls: Exchanges) -> Array:
     far_us = far * part / np.maximum(p["net_share"] * calls.inter_gbs * 1e3, 1e-9)
     data_us = np.where(calls.nodes > 1, np.maximum(near_us, far_us), near_us)
     simple_us = (p["simple_us"] ** p["overlap"] + data_us ** p["overlap"]) ** (1 / p["overlap"])
-    # Parts for many ranks are moved at the same time by LL, too, and share the GPU's links.
+    # Parts for many ranks are moved at the same time by LL as well, and share the GPU's links.
     low_latency_us = np.maximum(part / (p["ll_gbs"] * 1e3), near_us)
-    # Between nodes the fast path is a message like any other.
+    # Between nodes, the fast path is a message like any other.
     moving_us = np.where(calls.nodes > 1, simple_us + p["net_peer_us"] * far, np.minimum(low_latency_us, simple_us))
     start_us = p["start_us"] + p["start_per_doubling_us"] * np.log2(np.maximum(local / 2, 1))
     times: Array = start_us + moving_us

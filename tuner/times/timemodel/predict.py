@@ -25,13 +25,13 @@ from tuner.times.timemodel.features import PROTOCOLS, Array, Features, FixedFeat
 from tuner.times.timemodel.intervals import COVERED_SDS, EXTRAPOLATED, CarriedOver, Place
 from tuner.times.timemodel.point_to_point import Exchanges
 
-# What the paths of a ring within a node are where GPUs talk over NVLink. Others have no calibration.
+# The path types of a ring within a node whose GPUs use NVLink. Other nodes have no calibration.
 NVLINK = ("NVL", "NVB")
-_NO_GPU = 10**9  # a compute capability that stands for no GPU, of generations that a release does not know
-# Minor releases from those of a site's rows on, by which NCCL chooses and launches so differently that times are
-# extrapolated: rows of 2.23 are 2 to 7 times too slow for what 2.26 and later make of 64 KiB to 1 MiB over Slingshot.
+_NO_GPU = 10**9  # a compute capability that no GPU has, for generations that a release does not know
+# Distance in minor releases from those of a site's rows from which NCCL chooses and launches so differently that times
+# are extrapolated: rows of 2.23 are 2 to 7 times slower than 2.26 and later for 64 KiB to 1 MiB over Slingshot.
 FAR_MINORS = 3
-SITE_EXCHANGES_SD = 0.5  # of AllToAll between nodes at a site that nobody has measured
+SITE_EXCHANGES_SD = 0.5  # for AllToAll between nodes at a site that nobody has measured
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -333,7 +333,7 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
         )
     _check_nvlink(communicator)
     gpu = catalogue.load(machine).gpu if machine in catalogue.names() else ""
-    # A release takes GPUs that it does not know for those of the generation before: then the newest is asked.
+    # A release treats GPUs that it does not know like the generation before; then the newest release is asked.
     knows_all = max(communicator.release.generations.values()) < _NO_GPU
     asked = communicator.release if knows_all else release.load(release.names()[-1])
     generation = asked.generation(communicator.min_comp_cap)
@@ -344,7 +344,7 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
             f"{option('calibration')} with a file of one's own"
         )
 
-    # A site answers where it is named, or the machine of the catalogue is that site.
+    # A site's calibration answers if it is named, or if the machine of the catalogue is that site.
     alike = [each for each in alike if not each.site or each.site == each.machine == machine]
 
     def distance(each: Calibration) -> tuple[bool, bool, bool, int]:
@@ -392,7 +392,7 @@ def with_instance_type(
 
 
 def adapters_gbs(machine: str | None) -> float:
-    """Bandwidth of all adapters of a catalogue node, GB/s; 0 where that is not known, and for domains."""
+    """The bandwidth of all adapters of a catalogue machine's node, GB/s; 0 if it is not known, and for domains."""
     if machine not in catalogue.names():
         return 0.0
     there = catalogue.load(machine)

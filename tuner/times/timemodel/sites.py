@@ -43,47 +43,48 @@ from tuner.times.timemodel.features import (
 from tuner.times.timemodel.form import Form, learnt_between_nodes
 from tuner.times.timemodel.intervals import COVERED_SDS
 
-# Standard deviations of what one site has of its own: round numbers near those that make the rows of 27 healthy tables
-# likeliest ('benchmarks/sites.py --likelihood'), moved to where errors of sites that are left out are least, which
-# benchmarks/sites.py prints.
-LEVEL_SD = 0.1  # of all its calls between nodes,
-COMBINATION_LEVEL_SD = 0.09  # of those of one algorithm and protocol beside the others,
-ALL_SD = 0.2  # and of calls of sizes near each other
+# Standard deviations of what differs between sites. They are round numbers near those that make the rows of 27 healthy
+# tables likeliest ('benchmarks/sites.py --likelihood'), moved to where errors at sites that are left out are smallest,
+# which benchmarks/sites.py prints.
+LEVEL_SD = 0.1  # of all calls between nodes of a site,
+COMBINATION_LEVEL_SD = 0.09  # of the calls of one algorithm and protocol compared with the others,
+ALL_SD = 0.2  # and of calls with similar sizes
 ALL_OCTAVES = 3.0
-BANDWIDTH_SD = 0.15  # of calls as far as bandwidth bounds them
-LATENCY_SD = 0.3  # of calls as far as latency does
-ALGORITHM_SD = 0.12  # the same of an algorithm's bandwidth beside the others
+BANDWIDTH_SD = 0.15  # of calls as far as they are limited by bandwidth
+LATENCY_SD = 0.3  # of calls as far as they are limited by latency
+ALGORITHM_SD = 0.12  # the same for the bandwidth of one algorithm compared with the others
 COMBINATION_LATENCY_SD = 0.18
 CURVE_SD = 0.5  # of the curve of a combination over sizes
 CURVE_OCTAVES = 3.0
-COLLECTIVE_SD = 0.03  # of a collective beside others on the same ring,
+COLLECTIVE_SD = 0.03  # of a collective compared with others on the same ring,
 COLLECTIVE_BANDWIDTH_SD = 0.015  # and of its bandwidth
-LEFT = 0.25  # of deviations that are of no bandwidth, where bandwidth alone bounds a call
-GPUS_OWN, NODES_OWN = 0.55, 0.35  # shares of all variances that only shapes near each other have in common
-GPUS_DOUBLINGS = 1.0  # GPUs of a node this near to each other are alike,
-NODES_SD = 0.07  # of the bandwidth, with each time the nodes double
-NODES_DOUBLINGS = 2.5  # and nodes this near
+LEFT = 0.25  # share of the deviations that bandwidth does not cause, for calls limited by bandwidth alone
+GPUS_OWN, NODES_OWN = 0.55, 0.35  # shares of all variances that only similar shapes have in common
+GPUS_DOUBLINGS = 1.0  # GPUs per node within this distance are similar,
+NODES_SD = 0.07  # of the bandwidth, for each doubling of the nodes
+NODES_DOUBLINGS = 2.5  # and nodes within this distance
 NOISE_SD = 0.07  # of one row,
-DAY_SD = 0.07  # and of the same call on another day between two nodes, by two fifths more with each doubling of them;
-NOISE_LEFT = 0.15  # of either where bandwidth alone bounds the call
+DAY_SD = 0.07  # and of the same call on another day between two nodes; two fifths more with each doubling of the nodes
+NOISE_LEFT = 0.15  # share of either for calls limited by bandwidth alone
 DAY_DOUBLING = 0.4
-RELEASE_SD = 0.15  # of the same call by another release than any of the rows, less where bandwidth bounds it
-# What is left of a site's deviations where other clusters of its instance type were measured: with it, intervals hold
-# nine tenths or more of each table of such a type that is predicted by the others' rows (benchmarks/sites.py).
+RELEASE_SD = 0.15  # of the same call with another release than that of any row, less if bandwidth limits it
+# The share of a site's deviations that is left if other clusters of its instance type were measured. With it, intervals
+# hold nine tenths or more of each table of such a type, predicted from the others' rows (benchmarks/sites.py).
 TYPE_LEFT = 0.8
-TYPE_OCTAVES = 1.0  # beyond the sizes of these rows they count less with each of these
-UNKNOWN_SD = 0.45  # of what was never measured between nodes anywhere
-SCALE_FREEDOM = 4.0  # degrees of freedom of the factor that all variances of a site have
-# What intervals are wider by, given so many rows of a site, so that they hold the share HELD of the calls of healthy
-# sites that were left out (tests/scripts/fit_network.py): near the rows, which leave a quarter of a call's variance or
-# less, and far from them, where they leave three quarters or more. In between by the logarithm of the rows, and by what
-# they leave.
+TYPE_OCTAVES = 1.0  # for sizes outside of these rows, the rows count less with each distance of this length
+UNKNOWN_SD = 0.45  # for what was never measured between nodes anywhere
+SCALE_FREEDOM = 4.0  # degrees of freedom of the factor that all variances of a site share
+# Factors by which intervals are widened for a number of rows of a site, so that they hold the share HELD of the calls
+# of healthy sites that were left out (tests/scripts/fit_network.py): near the rows, which leave a quarter of a call's
+# variance or less, and far from them, where they leave three quarters or more. In between, the factor is interpolated
+# by the logarithm of the number of rows and by what they leave.
 WIDENING: Mapping[int, tuple[float, float]] = {
     int(rows): (near, far) for rows, (near, far) in learnt_between_nodes()["widening"].items()
 }
 NEAR, FAR = 0.25, 0.75
-MOST_WIDER = 1.0  # by how much far from its rows a site's intervals may be wider than those of a site without any
-# From so many rows a site is so well known that splits of them say how wide intervals of calls like those are.
+# Share by which a site's intervals, far from its rows, may be wider than those of a site without any rows
+MOST_WIDER = 1.0
+# from this number of rows a site is known so well that splits of the rows show how wide intervals of similar calls are
 MANY_ROWS = 32
 # Of the base, to either side, by ``NETWORKS``: a factor of 2.5, and one of 5.
 MOST_FROM_NCCL = (0.9, 1.6, 1.6)
@@ -95,14 +96,14 @@ NCCL_WEIGHTS, NCCL_WEIGHT_LARGE, NCCL_POWER = (0.3, 0.1, 0.1), 0.9, 8
 # How far sites are off altogether before any row is known, by ``NETWORKS``, beside those on NCCL's own; and NVLink
 # domains of more than one host, of which none is among the sites that parameters are learnt from.
 SPREADS, MOST_GPUS, DOMAIN_SPREAD = (1.0, 1.4, 1.4), 16, 1.6
-STEP_SHARE = 0.01  # by which parameters move to see what a time depends on
-# Median errors of tables whose site is left out, in the process's standard deviations of their calls, whether 0, 1 or 4
-# rows are known (benchmarks/sites.py): most sites are calmer than what the few that are far off ask of deviations.
+STEP_SHARE = 0.01  # the share by which parameters are changed to see what a time depends on
+# Median errors of tables whose site is left out, in the process's standard deviations, with 0, 1 or 4 known rows
+# (benchmarks/sites.py): most sites are less extreme than the deviations, which a few extreme sites determine.
 ERROR_SDS = 0.27
 KNOWN_SD = 0.017  # of what a site has of its own in the time of a call that is known well enough
-TABLE_POINTS = 256  # of sizes, where more calls than these of a kind are asked about
+TABLE_POINTS = 256  # points on which sizes are computed, if more calls than this of a kind are asked for
 
-# What some site's rows show between nodes; of Tree and NVLSTree NCCL has AllReduce alone.
+# What rows of some site show between nodes; of Tree and NVLSTree, NCCL only has AllReduce.
 _KNOWN = np.zeros((len(Collective), len(Algorithm)), np.bool_)
 _KNOWN[[Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter], Algorithm.Ring] = True
 _KNOWN[Collective.AllReduce, [Algorithm.Tree, Algorithm.NVLSTree]] = True
@@ -113,7 +114,7 @@ LATENCIES = (
 )
 
 
-@dataclass(frozen=True, eq=False)  # without slots: what its rows have in common is kept
+@dataclass(frozen=True, eq=False)  # no slots, so that what its rows have in common is kept
 class SiteRows:
     """Rows measured at one site, in the process's form, [row]; the medians of similar rows. Also single numbers.
 
@@ -292,7 +293,7 @@ class SiteProcess:
             of_base = base(calls, self._forms)
             moved, half = self._posterior(_rows(calls, of_base), _spreads(calls), another_release)
             return of_base.log_us + moved, half
-        # What the site adds is smooth over sizes: it is asked at some, and between them interpolated.
+        # The site's effect is smooth over sizes: it is computed at some sizes and interpolated between them.
         log_form = np.log(self._forms[0].times_us(calls))
         log_us = _middle(calls, log_form, _log_nccl(calls, log_form))
         halves, log2_bytes = np.empty(len(calls)), np.log2(calls.bytes)
@@ -396,7 +397,7 @@ class SiteProcess:
         if self._type is not None:
             share = self._type.left(asked)
             moved, left, before = moved + self._type.moved(asked), left * share, variances * share + noise
-        # Days differ at a site whose rows are as far off as they may be, and at a calm one.
+        # Days differ by different amounts at a site with extreme rows and at an average one.
         left = left + noise
         alike = self.has_measured(asked.collective, asked.algo_proto)
         if isinstance(alike, np.ndarray):
@@ -407,7 +408,7 @@ class SiteProcess:
         day = COVERED_SDS**2 * _another_time(asked, another_release)
         if self.rows is None:
             return moved, sqrt(wider * wider * left + day)
-        # A site whose rows are far off has wide intervals, but none near a row is wider than it was without the row.
+        # A site with extreme rows has wide intervals, but near a row none is wider than it was without the row.
         of_none = spread * _student_t95(SCALE_FREEDOM) * self._widening_of(0)[1]
         most_wide = of_none * (1 + MOST_WIDER * far)
         half_square = least(wider * wider * left, most_wide * most_wide * before)
@@ -619,9 +620,9 @@ class _RowsOfKind:
 
     def __init__(self, kinship: "_Kinship", rows: SiteRows, precision: Array) -> None:
         self._log2_bytes, size = np.unique(rows.log2_bytes, return_inverse=True)
-        of_size = np.equal.outer(np.arange(len(self._log2_bytes)), size)  # [size, row]
+        of_size = np.equal.outer(np.arange(len(self._log2_bytes)), size)  # arrays [size, row]
         near = (of_size * (kinship.curve + kinship.collective), of_size * kinship.all)
-        covariances = np.vstack([kinship.level, kinship.bandwidth, kinship.latency, *near])  # [term, row]
+        covariances = np.vstack([kinship.level, kinship.bandwidth, kinship.latency, *near])  # arrays [term, row]
         weighed = covariances @ precision
         self._moved, self._taken = weighed @ rows.log_off, weighed @ covariances.T
 

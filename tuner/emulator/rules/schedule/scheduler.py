@@ -361,7 +361,7 @@ def _dealt_kernel(communicator: Comm, waiting: list[CollectiveTask], captured: b
         if collnet:
             task.share(range(task.bound))
         else:
-            # If the first channel was full, the task began on the last channel but one
+            # after a task whose first channel was full, the next one began on the last channel but one
             if place.channel >= cells.channels:
                 raise BadInput(
                     f"NCCL {communicator.release.name} deals {task.request.collective.name} of {task.nbytes} bytes out "

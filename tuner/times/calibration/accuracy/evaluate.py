@@ -24,18 +24,20 @@ from tuner.times.timemodel.intervals import BEYOND, COVERED, ON_ONE_NODE, WITH_F
 from tuner.times.timemodel.predict import CalibratedTimes
 from tuner.times.timemodel.sites import MANY_ROWS
 
-_NEVER_TRIED = 1.5  # what was never held out, against the widest that was
-COVERED_BETWEEN = 0.93  # of times between nodes: those of one table are off alike, and some tables more than others
+_NEVER_TRIED = 1.5  # width for what was never held out, relative to the widest interval that was
+# Share of times between nodes that intervals cover: the times of one table are off together, and some tables more than
+# others
+COVERED_BETWEEN = 0.93
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Errors of the predictions of one split: ``off`` has the absolute logarithm of predicted over measured time per
-    row.
+    """The errors of the predictions of one split: ``off`` has, per row, the absolute logarithm of predicted over
+    measured time.
 
-    ``scatter``: the fit's scatter near each row. ``unit``: what the factor of the kind of extrapolation multiplies.
-    Between nodes, with many rows of a site, ``scatter`` is half the interval for another day or release, and ``unit``
-    is the scatter of similar calls before widening.
+    ``scatter``: the fit's scatter near each row. ``unit``: the number that is multiplied by the factor of the kind of
+    extrapolation. Between nodes, with many rows of a site, ``scatter`` is half the interval for another day or release,
+    and ``unit`` is the scatter of similar calls before widening.
     """
 
     kind: CarriedOver
@@ -81,7 +83,7 @@ def _tried(scores: Iterable[Scores]) -> Factors:
 
 
 def _beside(scores: Scores, scatters: float) -> Array:
-    """How many units, per row, the errors need in addition to ``scatters`` times the scatter."""
+    """The number of units, per row, that the errors need in addition to ``scatters`` times the scatter."""
     more: Array = np.sqrt(np.maximum(scores.off**2 - (scatters * scores.scatter) ** 2, 0.0)) / scores.unit
     return more
 
@@ -118,7 +120,7 @@ def alpha_beta(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
         if rows.any():
             measured_us = fit.measured.times_us[rows]
             terms = _steps_and_bytes(fit)[rows] / measured_us[:, None]
-            from scipy.optimize import nnls  # slow to load
+            from scipy.optimize import nnls  # takes long to load
 
             factors, _ = nnls(terms, np.ones(len(measured_us)))
             times[which] = _steps_and_bytes(test)[which] @ factors
@@ -155,7 +157,7 @@ def boosted(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
     except ImportError:
         return np.full(len(test), np.nan)
     trees = HistGradientBoostingRegressor(max_iter=150, learning_rate=0.1, min_samples_leaf=5, random_state=0)
-    with _one_thread():  # its own threads, which are loaded only now
+    with _one_thread():  # limits its own threads, which are loaded only now
         trees.fit(_columns(fit), np.log(fit.measured.times_us / fit.nccl_us))
         predicted = trees.predict(_columns(test))
     times: Array = test.nccl_us * np.exp(predicted)
@@ -222,7 +224,7 @@ def _curves(calls: MeasuredCalls) -> dict[tuple[int, ...], tuple[Array, Array]]:
 
 
 MODEL = "time model"
-FEWEST_ROWS = 8  # fewer say nothing of a kind alone
+FEWEST_ROWS = 8  # fewer rows say nothing about a kind by themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +288,7 @@ def _one_thread() -> AbstractContextManager[object]:
         from threadpoolctl import threadpool_limits
     except ImportError:
         return nullcontext()
-    import_module("scipy.linalg")  # what is not loaded yet would not be limited
+    import_module("scipy.linalg")  # a library that is not loaded yet would not be limited
     limited: AbstractContextManager[object] = threadpool_limits(1)
     return limited
 
@@ -339,13 +341,13 @@ def _scores(predicted: _Predicted) -> Scores | None:
     calls, places = test.measured.calls, test.places()
     scatter, unit = certainty.unit(CarriedOver.sizes, calls), certainty.unit(kind, calls)
     carried = {place: set(certainty.carried_over(place)) - {CarriedOver.sizes, kind} for place in places}
-    # Rows whose errors say something of this kind alone.
+    # The rows whose errors only show this kind of extrapolation.
     alone = np.array([not carried[place] for place in places])
     if kind is not CarriedOver.sizes_beyond:
         alone &= certainty.octaves_beyond(calls) == 0
     if np.count_nonzero(alone) < FEWEST_ROWS:
         alone[:] = True
-    # Of a split with both, those between nodes are another thing.
+    # In a split with both, rows between nodes are treated separately.
     alone &= (unit > 0) & (calls.nodes == 1)
     split = predicted.split
     return Scores(kind, split, split.machine, predicted.off[alone], scatter[alone], unit[alone])

@@ -164,12 +164,12 @@ def of_file(
 
 
 def _call(row: SampleBlock) -> SampleBlock:
-    """The row without its run: what identifies it, wherever it is in a file."""
+    """The row without its run, which identifies it at any place in a file."""
     return replace(row, run="")
 
 
 def _all_off_alike(calls: MeasuredCalls, times: CalibratedTimes) -> tuple[str, ...]:
-    """A problem if all times are off by one factor, with the lines; the rows count nevertheless."""
+    """A problem if all times are off by the same factor, with the lines. The rows count nevertheless."""
     ratios = calls.measured.times_us / times.time_us
     factor = plausible.common_factor(ratios, calls.measured.calls.bytes)
     if factor is None:

@@ -81,7 +81,8 @@ def halves(split: Split) -> Halves:
         kept = matching(own, split.keep)
         return Halves(own.chosen(kept), own.chosen(~kept & _large(own, split)))
     held = matching(own, split.hold_out or {})
-    # What the held-out rows' other conditions leave is not fitted to, either: it would tell of them.
+    # Rows that meet the other conditions of the held-out rows are not used for fitting either, because they would
+    # reveal them.
     around = matching(own, {key: value for key, value in (split.hold_out or {}).items() if not key.endswith("_not")})
     return Halves(own.chosen(~around), own.chosen(held & _large(own, split)))
 
