@@ -1,6 +1,8 @@
 """What a site's rows say of its other calls, and which calls say most: properties over all tables that are shipped."""
 
 import json
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from tuner.times.placement import Site
 from tuner.times.telling import telling_calls
 from tuner.times.timemodel import calibration, features, predict, sites
 from tuner.times.timemodel.features import Features
-from tuner.times.timemodel.form import believed
+from tuner.times.timemodel.form import Form, believed, learnt_between_nodes
 
 RING: AlgoProto = (Algorithm.Ring, Protocol.Simple)
 SIZES = (1 << np.arange(13, 34)).astype(np.uint64)
@@ -179,6 +181,32 @@ def test_what_it_says_to_measure_can_be_measured_and_fitted(tmp_path: Path) -> N
     fit = found["fit_command"].replace("rows.jsonl", str(rows)).replace("own.json", str(own))
     assert "updated by" in run(*fit.split()[1:]).stdout
     assert own.is_file()
+
+
+@pytest.mark.slow
+def test_what_sites_have_in_common_is_what_they_teach() -> None:
+    """The shipped medians, widths and factors of intervals are those that the script finds."""
+    found = tomllib.loads(fit_network.learnt())
+    shipped = learnt_between_nodes()
+    for part in ("parameters", "widening"):
+        assert found[part].keys() == shipped[part].keys()
+        for name, pair in found[part].items():
+            assert pair == pytest.approx(shipped[part][name], rel=0.02), name
+
+
+def test_networks_differ_by_their_factors_alone() -> None:
+    """Calls over several networks at once: each has the time that it has alone, and other software takes longer."""
+    calls = calls_of(Collective.AllReduce, 4, 8)
+    parameters = believed()
+    each = [replace(calls, network=np.full(len(calls), number)) for number in range(len(features.NETWORKS))]
+    alone_us = [Form(parameters).times_us(one) for one in each]
+    together_us = Form(parameters).times_us(features.concatenated(each))
+    assert np.allclose(together_us, np.concatenate(alone_us), rtol=1e-12)
+    without = {name: value for name, value in parameters.items() if name.partition(".")[2] not in features.NETWORKS}
+    for one, of_factors_us in zip(each, alone_us, strict=True):
+        assert np.array_equal(Form(without).times_us(one), alone_us[0])
+        if one is not each[0]:
+            assert (of_factors_us[:4] > alone_us[0][:4]).all()
 
 
 KEPT = json.loads((Path(__file__).parents[2] / "tables" / "sites.json").read_text("utf-8"))

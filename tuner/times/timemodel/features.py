@@ -86,6 +86,12 @@ class Features:
         return tuple((number, which, self[which]) for number, which in zip(numbers, masks, strict=True))
 
     @cached_property
+    def networks(self) -> Numbers:
+        """``network`` as one number where all calls have the same."""
+        numbers = np.unique(self.network).tolist()
+        return numbers[0] if len(numbers) == 1 else self.network
+
+    @cached_property
     def steps(self) -> Numbers:
         """The steps of a ring: a chain through all ranks, and once more to spread what was reduced."""
         return (self.ranks - 1) * where(self.collective == Collective.AllReduce, 2, 1)

@@ -6,7 +6,7 @@ a link is busy with each message. Trees go up and down once; NVLS pays by rounds
 published times (CollNet) NCCL's own latency and bandwidth are used.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
@@ -175,7 +175,7 @@ class Form:
     def __init__(self, parameters: Mapping[str, float]) -> None:
         self.parameters = parameters
         self._by_collective: dict[str, tuple[Array, list[float]]] = {}
-        self._by_network: dict[str, tuple[Array, list[float]]] = {}
+        self._networks = tuple(_OnNetwork(parameters, each) for each in NETWORKS)
 
     def times_us(self, calls: Features) -> Numbers:
         """The time of each call, [call], or of the one call."""
@@ -201,15 +201,10 @@ class Form:
         collective = calls.collective
         return of_arrays[collective] if isinstance(collective, np.ndarray) else of_numbers[collective]
 
-    def _between(self, name: str, calls: Features) -> Numbers:
-        """A parameter of what is between nodes with each call's factor for its network."""
-        if name not in self._by_network:
-            factors = np.array([1.0, *(self.parameters.get(f"{name}.{each}", 1.0) for each in NETWORKS[1:])])
-            values = self.parameters[name] * factors
-            self._by_network[name] = values, values.tolist()
-        of_arrays, of_numbers = self._by_network[name]
-        network = calls.network
-        return of_arrays[network] if isinstance(network, np.ndarray) else of_numbers[network]
+    def _between(self, calls: Features) -> Mapping[str, Numbers]:
+        """The parameters of what is between nodes by name, with each call's factor for its network."""
+        network = calls.networks if isinstance(calls.network, np.ndarray) else calls.network
+        return _OnNetworks(self._networks, network) if isinstance(network, np.ndarray) else self._networks[network]
 
     def _start_us(self, calls: Features) -> Numbers:
         p, of_adapters = self.parameters, calls.adapter_us * calls.adapter_share
@@ -219,9 +214,8 @@ class Form:
         return (1 + calls.byte_reduced * self.parameters["byte_slowdown"]) * self._of("step_data", calls)
 
     def _inter_gbs(self, calls: Features) -> Numbers:
-        doublings = log2(most(calls.nodes / 2, 1))
-        congestion = self._between("net_congestion", calls)
-        return self._between("net_share", calls) * calls.inter_gbs / (1 + congestion * doublings)
+        p, doublings = self._between(calls), log2(most(calls.nodes / 2, 1))
+        return p["net_share"] * calls.inter_gbs / (1 + p["net_congestion"] * doublings)
 
     def _ring_ll(self, calls: Features) -> Numbers:
         p, step = self.parameters, calls.step_bytes
@@ -250,29 +244,28 @@ class Form:
         waiting = (calls.steps + self._of("latency_extra_steps", calls)) * hop_us
         message = least(step / calls.channels, SIMPLE_MESSAGE_BYTES)
         link_us = self._simple_hop_us("net_simple", message, calls)
-        chain_us = _chain_us(calls, hop_us, link_us, self._between("net_simple_service_share", calls))
+        chain_us = _chain_us(calls, hop_us, link_us, self._between(calls)["net_simple_service_share"])
         if not isinstance(calls.nodes, np.ndarray):
             return _on_links(chain_us, data_us) if calls.nodes > 1 else _joined(waiting, data_us, p["overlap"])
         return where(calls.nodes > 1, _on_links(chain_us, data_us), _joined(waiting, data_us, p["overlap"]))
 
     def _low_latency_chain_us(self, calls: Features, hop_us: Numbers, message_bytes: Numbers) -> Numbers:
-        busy = self._between("net_ll_service_share", calls)
+        busy = self._between(calls)["net_ll_service_share"]
         return _chain_us(calls, hop_us, self._ll_hop_us(message_bytes, calls), busy)
 
     def _ll_hop_us(self, message_bytes: Numbers, calls: Features) -> Numbers:
-        message = least(message_bytes, LL_MESSAGE_BYTES)
-        rendezvous_bytes = self._between("net_ll_rendezvous_bytes", calls)
+        p, message = self._between(calls), least(message_bytes, LL_MESSAGE_BYTES)
         return (
-            self._between("net_ll_hop_us", calls)
-            + self._between("net_ll_past_inline_us", calls) * _from(message, INLINE_BYTES, 6)
-            + self._between("net_ll_rendezvous_us", calls) * _from(message, rendezvous_bytes, 6)
-            + message / _bytes_per_us(self._between("net_ll_message_gbs", calls))
+            p["net_ll_hop_us"]
+            + p["net_ll_past_inline_us"] * _from(message, INLINE_BYTES, 6)
+            + p["net_ll_rendezvous_us"] * _from(message, p["net_ll_rendezvous_bytes"], 6)
+            + message / _bytes_per_us(p["net_ll_message_gbs"])
         )
 
     def _simple_hop_us(self, kind: str, message_bytes: Numbers, calls: Features) -> Numbers:
-        rendezvous = _from(message_bytes, self._between(f"{kind}_rendezvous_bytes", calls), 3)
-        later = self._between(f"{kind}_rendezvous_us", calls) * rendezvous
-        return self._between(f"{kind}_hop_us", calls) + later
+        p = self._between(calls)
+        later = p[f"{kind}_rendezvous_us"] * _from(message_bytes, p[f"{kind}_rendezvous_bytes"], 3)
+        return p[f"{kind}_hop_us"] + later
 
     def _tree_ll(self, calls: Features) -> Numbers:
         hops_us = self._of("ll_hop_us", calls), self._ll_hop_us(2 * calls.bytes / calls.channels, calls)
@@ -311,7 +304,7 @@ class Form:
         # These overlap in part: two nodes of H100 reach 63 % of what their adapters carry, two of B200, whose NVLinks
         # are twice as fast, 93 %.
         data_us = sqrt(inside_us * inside_us + between_us * between_us)
-        levels_us = 2 * ceil(log2(calls.nodes)) * self._between("nvls_tree_hop_us", calls)
+        levels_us = 2 * ceil(log2(calls.nodes)) * self._between(calls)["nvls_tree_hop_us"]
         return p["nvls_start_us"] + levels_us + data_us + self._nvls_rounds_us(calls)
 
     def _nvls_rounds_us(self, calls: Features) -> Numbers:
@@ -334,6 +327,30 @@ class Form:
     def _steps_of_data(self, calls: Features, extra: str) -> Numbers:
         """Number of steps for whose data a call waits: the ring's steps, and the steps that copies add."""
         return calls.passes + self._of(extra, calls)
+
+
+class _OnNetwork(dict[str, float]):
+    """Parameters by name with the factors of one network, each computed when it is first asked for."""
+
+    def __init__(self, parameters: Mapping[str, float], network: str) -> None:
+        super().__init__()
+        self._parameters, self._network = parameters, network
+
+    def __missing__(self, name: str) -> float:
+        value = self[name] = self._parameters[name] * self._parameters.get(f"{name}.{self._network}", 1.0)
+        return value
+
+
+class _OnNetworks(dict[str, Array]):
+    """Parameters by name for calls on several networks, [call]."""
+
+    def __init__(self, networks: Sequence[_OnNetwork], network: Array) -> None:
+        super().__init__()
+        self._networks, self._network = networks, network
+
+    def __missing__(self, name: str) -> Array:
+        values: Array = np.array([each[name] for each in self._networks])[self._network]
+        return values
 
 
 class TimesOfCalls:
