@@ -106,7 +106,7 @@ def test_commands_take_it_and_say_the_release() -> None:
     words = ("pick", "allreduce", "--machine", "dgx-h100", "--bytes", "1M")
     done = run(*words, "--nccl", "torch==2.9.1")
     assert done.stdout == run(*words, "--nccl", "2.27.5").stdout
-    assert done.stderr == "note: torch==2.9.1 brings NCCL 2.27.5\n"
+    assert done.stderr == "note: torch==2.9.1 comes with NCCL 2.27.5\n"
     both = ("diff", "allreduce", "--machine", "dgx-h100", "--nodes", "2")
     named = run(*both, "--nccl", "torch==2.7.0", "torch==2.9.1").stdout
     assert named == run(*both, "--nccl", "2.26.2", "2.27.5").stdout

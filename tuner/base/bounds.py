@@ -1,4 +1,4 @@
-"""Bounds on the files that a reader accepts. They are declared beside each reader, named in its error, and listed in
+"""Bounds on the files that a reader accepts. Bounds are declared beside each reader, named in its error, and listed in
 docs/bounds.md.
 
 A file from elsewhere may be small but unpack to gigabytes, or be a text in which every byte becomes an object.

@@ -265,8 +265,8 @@ def _regular(path: Path) -> Iterator[BinaryIO]:
 
 
 def recall_own(path: Path) -> str | None:
-    """The text that processes of this user remembered; None without such a text, or if another user may have written
-    it."""
+    """The text that processes of this user remembered; None if there is no such text, or if another user may have
+    written it."""
     try:
         with _regular(path) as file:
             found = os.fstat(file.fileno())
@@ -284,7 +284,8 @@ def remember_answer(path: Path, answer: str) -> None:
 
 
 def recall_answer(path: Path) -> str:
-    """The answer that processes of this user remembered. KeyError if there is none, ValueError if it is damaged."""
+    """The answer that processes of this user remembered. KeyError if there is no answer, ValueError if the answer is
+    damaged."""
     import json
 
     if (text := recall_own(path)) is None:

@@ -78,7 +78,7 @@ class Words:
 
 
 def worst(findings: Iterable[Finding]) -> Severity | None:
-    """The severity that matters most among the findings; None without a finding."""
+    """The severity that matters most among the findings; None if there are no findings."""
     found = {each.severity for each in findings}
     return next((each for each in Severity if each in found), None)
 

@@ -34,7 +34,7 @@ def size_bytes(text: str) -> int:
 
 
 def size_list(text: str) -> list[int]:
-    """Reads sizes separated by commas. Each is a size or a range as in nccl-tests, both ends included.
+    """Reads sizes separated by commas. Each entry is a size, or a range as in nccl-tests with both ends included.
 
     ``8..1G*2`` multiplies as ``-b 8 -e 1G -f 2`` does, and means the same without ``*2``; ``1M..4M+1M`` adds as ``-i``
     does. BadInput for anything else.

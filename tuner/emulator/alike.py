@@ -221,9 +221,9 @@ class Alike:
         return made
 
     def pick(self, selection: Selection, request: Request, sizes: SizeArray) -> Picks:
-        """The same as the selection's own ``pick``; picks that communicators share are one object, to be left as it is.
+        """Returns what the selection's own ``pick`` returns for ``sizes`` [size].
 
-        Errors: NoAlgorithm and BadInput.
+        Communicators that share picks get the same object, which must not be changed. Raises NoAlgorithm and BadInput.
         """
         choice = of_choice(selection, request)
         if choice is None:

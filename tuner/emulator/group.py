@@ -236,7 +236,7 @@ def _kernel(inside: Sequence[CollectiveTask]) -> Kernel:
 
 
 def _loaded(selection: Selection) -> Tuner | None:
-    """The communicator's own tuner in the form of :data:`Tuner`; None without one."""
+    """The communicator's own tuner in the form of :data:`Tuner`; None if it has no tuner."""
     if selection.communicator.tuner is None:
         return None
 

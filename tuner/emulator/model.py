@@ -1,7 +1,7 @@
 """NCCL's tuning model: latency, bandwidth, threads and thread thresholds of every cell, for one communicator.
 
-It is one straight pipeline; releases differ in the rules that ``tables/nccl`` names. Source of the order of its steps:
-ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
+The model is one straight pipeline; releases differ in the rules that ``tables/nccl`` names. Source of the order of its
+steps: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
 """
 
 import re

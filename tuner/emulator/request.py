@@ -55,7 +55,7 @@ INT32 = range(-(2**31), 2**31)
 
 
 def parse_call_configuration(given: Mapping[str, str | int]) -> CallConfiguration | None:
-    """The configuration of calls, from its fields by NCCL's names; None without any.
+    """The configuration of calls, from its fields by NCCL's names; None if no field is set.
 
     BadInput for an unknown field, and for a value with which the call fails.
     """

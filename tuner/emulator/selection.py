@@ -227,7 +227,7 @@ class Selection:
     def _protocols(self, nbytes: SizeArray) -> ClassicProtocol:
         """A function that returns the protocol of the classic path at one of these sizes, or None if nothing runs.
 
-        It computes all sizes at once.
+        The function computes all sizes at once.
         """
 
         @cache

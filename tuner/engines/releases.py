@@ -53,8 +53,8 @@ class EngineRelease:
     ``variables`` and ``arguments`` are the switches that it reads, by name; ``limits`` are tables of sizes in bytes, by
     name; ``nccl_environment`` are the rules for the environment that it gives NCCL. Its own variables begin with
     ``prefix``, and it is built with the release ``nccl`` of NCCL, None if that is not known. ``package`` is the package
-    in the index from which the table was read, None if there is none. ``one_node``: it can serve a model on one node
-    only.
+    in the index from which the table was read, None if the index has none. ``one_node``: it can serve a model on one
+    node only.
     """
 
     engine: str
@@ -86,7 +86,7 @@ class EngineRelease:
         return self.release in releases(self.engine)
 
     def named(self, implementation: str) -> Implementation:
-        """The implementation of this name. KeyError if there is none."""
+        """The implementation of this name. KeyError if the release has no such implementation."""
         try:
             return next(each for each in self.implementations if each.name == implementation)
         except StopIteration:

@@ -413,9 +413,9 @@ def sglang_custom_limit(situation: Situation, release: EngineRelease, given: Giv
     """The size is at most the largest that one of the algorithms of SGLang's second custom AllReduce takes.
 
     Its thresholds depend on the GPU generation, on the number of ranks, and on whether the call is in a graph or eager.
-    Each is cut to the size of the buffers. A buffer is as large as the largest threshold, but at most the cap that a
-    variable sets, or exactly what another variable forces; it is a multiple of ``align`` bytes. Across nodes, or with
-    the memory saver, calls in graphs have the eager thresholds.
+    Each threshold is cut to the size of the buffers. A buffer is as large as the largest threshold, but at most the cap
+    that a variable sets, or exactly what another variable forces; it is a multiple of ``align`` bytes. Across nodes, or
+    with the memory saver, calls in graphs have the eager thresholds.
     """
     row = _sglang_row(situation, release, given)
     if row is None:
@@ -679,7 +679,8 @@ def bytes_for_each_rank(situation: Situation, _: EngineRelease, given: Given) ->
 
 @rule
 def rows_at_most_switch(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """The tensor has at most as many rows as a switch says, or as many elements as the switch ``elements`` says.
+    """The tensor has at most the number of rows that a switch says, or the number of elements that the switch
+    ``elements`` says.
 
     BadInput if the switch or the number of columns is not known; the message names everything that is missing.
     """

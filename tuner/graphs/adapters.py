@@ -61,8 +61,8 @@ class LocalNets:
         return [nets[(start + channel) % len(nets)] for channel in range(min(per_gpu, self.max_channels))]
 
     def _whole_adapters(self, gpu: GpuDevice, nets: list[int], sharing: int) -> list[int]:
-        """All ports of the adapters that belong to a GPU, or as many as NCCL_NETDEVS_POLICY allows, beginning with the
-        first one."""
+        """All ports of the adapters that belong to a GPU, or the number that NCCL_NETDEVS_POLICY allows, beginning with
+        the first one."""
         by_guid = dict[int, list[int]]()
         for net in nets:
             by_guid.setdefault(self.system.nets[net].guid, []).append(net)
@@ -79,7 +79,7 @@ class LocalNets:
         return int(ceil_div(nets, gpus)) if limited is None else limited
 
     def _limit(self, nets: int) -> int | None:
-        """At most as many of a GPU's adapters as NCCL_NETDEVS_POLICY allows."""
+        """A GPU's adapters, limited to the number that NCCL_NETDEVS_POLICY allows."""
         policy = (self.policy or "AUTO").upper()
         if policy == "ALL":
             return nets

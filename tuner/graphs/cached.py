@@ -59,7 +59,7 @@ def key_of(*asked: str) -> str:
 def kept(key: str) -> Any:
     """An answer that this user cached, as JSON. Users may share a cache folder, but no user is given another's answers.
 
-    KeyError if there is none; ValueError if it is damaged.
+    KeyError if there is no answer, ValueError if the answer is damaged.
     """
     return json.loads(recall_answer(folder() / f"{key}.json"))
 

@@ -5,10 +5,10 @@ v2.28.9-1.
 
 NCCL's functions call each other: a channel begins (SearchRec), enters from an adapter (SearchRecNet) or begins at a
 GPU, goes from GPU to GPU (SearchRecGpu), leaves for the network, and when it is done the next channel begins, until the
-graph has all channels or nothing is left to try. Each takes bandwidth from links before it calls the next, and returns
-it afterwards. Here each of them is a generator that yields the states to continue with, a ``State``, and returns what
-it took when it is asked for the next one; :meth:`ChannelSearch._lay` keeps the unfinished ones, innermost last, as C's
-stack does, because a search is deeper than Python's stack. So these are one cycle:
+graph has all channels or nothing is left to try. Each function takes bandwidth from links before it calls the next one,
+and returns the bandwidth afterwards. Here each of them is a generator that yields the states to continue with, a
+``State``, and returns what it took when it is asked for the next one; :meth:`ChannelSearch._lay` keeps the unfinished
+ones, innermost last, as C's stack does, because a search is deeper than Python's stack. So these are one cycle:
 
 _next_channel -> from_nets or _from_gpus -> _from_state -> _to_peers, _to_first, to_nets, _through_all -> _channel_done,
 which compares with the best -> _next_channel

@@ -116,8 +116,8 @@ class CompiledSearch:
         self._system = self._of_system()
 
     def takes(self, trial: Trial) -> bool:
-        """Whether C can do this search. It cannot search for heads, nor if a device without paths may cause an
-        error."""
+        """Whether C can do this search. C cannot search for heads, and it cannot search if a device without paths may
+        cause an error."""
         gpus = self.search.gpus
         if (
             trial.heads_only

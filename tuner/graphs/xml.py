@@ -424,7 +424,7 @@ def _merges_by_rail(file: ET.Element, devices: Devices) -> bool:
 
 
 def _known(element: ET.Element, reading: XmlReading) -> ET.Element:
-    """The elements that NCCL's parser knows, each with as many attributes as it has room for."""
+    """The elements that NCCL's parser knows, each with only those attributes for which the parser has room."""
     known = ET.Element(element.tag, dict(islice(element.attrib.items(), MOST_ATTRIBUTES)))
     names = CHILDREN.get(element.tag, ())
     known.extend(_known(child, reading) for child in element if child.tag in names and child.tag not in reading.unread)

@@ -233,8 +233,8 @@ def _sha256(text: str) -> str:
 
 
 def newest_release(machines: Iterable[str]) -> str:
-    """The newest release that runs on all of these machines; the newest of all releases if there is none, or if there
-    is no machine."""
+    """The newest release that runs on all of these machines; the newest of all releases if none runs on all of them, or
+    if there is no machine."""
     running = [load(name).releases for name in machines]
     common = [name for name in release.names() if all(name in each for each in running)]
     return (common or release.names())[-1]

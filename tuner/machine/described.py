@@ -58,8 +58,8 @@ def in_words(product: str, count: int) -> str | None:
 
 
 def of_chip(asked: Collection[str], known: Collection[str]) -> str | None:
-    """A description with the first GPU model whose chip is among the asked words and not in ``known``; None if there is
-    none."""
+    """A description with the first GPU model whose chip is among the asked words and not in ``known``; None if no model
+    is."""
     joined = f" {' '.join(re.sub('^[0-9]+x', '', each) for each in asked)} "
     for model in filter(_is_describable, map(gpus.load, gpus.names())):
         chip = gpus.chip(model.name)

@@ -257,7 +257,7 @@ class GraphTable:
         return self if self.topology_sha256 == topology_sha256 else GraphTable(topology_sha256)
 
     def without(self, release: str) -> "GraphTable":
-        """The table without one release."""
+        """The table without the graphs of one release."""
         graphs = {shape: found for shape, found in self.graphs.items() if shape[0] != release}
         net_gbs = {shape: gbs for shape, gbs in self.net_gbs.items() if shape[0] != release}
         return GraphTable(self.topology_sha256, graphs, net_gbs)

@@ -56,8 +56,8 @@ class Surroundings:
 
 
 def read(host: Host, around: Surroundings) -> SimulatedNode:
-    """The GPUs and network devices of a node's topology XML, each ordered by ``dev``: as many of the first GPUs as are
-    used, and all network devices.
+    """The GPUs and network devices of a node's topology XML, each ordered by ``dev``: the first GPUs, as far as they
+    are used, and all network devices.
 
     Each <cpu> of the topology, which is a NUMA node, becomes a socket. BadTopology if it is not a topology, BadInput if
     it has more devices than can be simulated.

@@ -37,7 +37,7 @@ def find_in_wheel(folder: Path, distribution: str, release: str) -> Path:
     """The wheel in ``folder`` of a release for this computer. ``distribution`` is its name, such as
     ``nvidia-nccl-cu12``.
 
-    OracleUnavailable if there is none; the message says which wheels are there, and how to get one.
+    OracleUnavailable if there is no such wheel; the message says which wheels are there, and how to get one.
     """
     if not folder.is_dir():
         raise OracleUnavailable(f"{folder} is no folder")

@@ -169,7 +169,7 @@ class Files(Protocol):
 
     @property
     def sysfs(self) -> Path | None:
-        """The simulated sysfs; None without one."""
+        """The simulated sysfs; None if the child has none."""
 
 
 def request(prepared: Preparation, child: Files) -> Start:

@@ -235,7 +235,8 @@ def between(known: Mapping[CommunicatorShape, Sequence[Decision]], unequal: bool
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRows:
-    """How interpolated rows compare with the emulator's own picks on one communicator, for sizes in equal ratios.
+    """How interpolated rows compare with the emulator's own picks on one communicator, at sizes that grow by a constant
+    ratio.
 
     ``agreeing`` is the share of sizes with the same pick. ``mean_excess`` is the mean of (time of the rows' choice /
     time of the pick) - 1, with the times of the release's own model.

@@ -42,8 +42,8 @@ def release_in(text: str, newest: str) -> str:
 
     ``newest``: the release that an error suggests if a package leaves NCCL's release open.
 
-    Errors: UnknownRelease for an unknown package, package release or image, for a package that leaves NCCL's release
-    open, and for a list without a package that brings NCCL.
+    Raises UnknownRelease for an unknown package, package release or image, for a package that leaves NCCL's release
+    open, and for a list without a package that installs NCCL.
     """
     if text.endswith(LIST):
         return _of_list(Path(text), newest)

@@ -242,8 +242,8 @@ def learnt_from(name: str) -> learnt.LearntFrom:
 
 
 def changed(nccl: Release, change: Mapping[str, Any]) -> Release:
-    """The release with some values replaced by those of ``change``, whose keys are as in a release's file. It keeps its
-    name.
+    """The release with some values replaced by those of ``change``, whose keys are as in a release's file. The release
+    keeps its name.
 
     Raises BadReleaseFile, which names the key that does not fit.
     """

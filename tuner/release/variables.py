@@ -52,7 +52,7 @@ def not_emulated(nccl: Release, variables: Iterable[str]) -> list[str]:
 
 def nearest(nccl: Release, variable: str) -> str:
     """A hint for a variable that is not emulated, such as ``; did you mean NCCL_ALGO?`` or what to use instead; empty
-    if there is none."""
+    if there is no hint."""
     if variable in OF_THE_NETWORK:
         return (
             f" (the topology's adapters say which network is taken: {option('topology')}, "

@@ -142,7 +142,8 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
 
 
 def _logged(machine: str | None, given: Description) -> "Logged | None":
-    """The log that is described; None without a log. BadInput for keys that complete a log if there is no log."""
+    """The log that the description names; None if it names none. BadInput for keys that complete a log if there is no
+    log."""
     if not given.get("log"):
         if beside := [key for key in _OF_LOGS if given.get(key) not in (None, ())]:
             options = ", ".join(map(option, beside))

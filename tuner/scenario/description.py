@@ -108,7 +108,7 @@ class Scenario:
         return self.resolve().with_nodes(nodes).scenario
 
     def with_gpus(self, gpus_per_node: int) -> "Scenario":
-        """The scenario with this many GPUs per node, and at most as many per process."""
+        """The scenario with ``gpus_per_node`` GPUs per node, and at most that number per process."""
         of_process = self.gpus_per_process and min(self.gpus_per_process, gpus_per_node)
         return replace(self, gpus_per_node=gpus_per_node, gpus_per_process=of_process)
 
@@ -284,7 +284,7 @@ class Scenario:
 
     @property
     def hosts_per_domain_in_words(self) -> str | None:
-        """The numbers of hosts per domain, in the form of the option; None without domains."""
+        """The numbers of hosts per domain, in the form of the option; None if there are no domains."""
         sizes = self.hosts_per_domain
         return None if sizes is None else ",".join(map(str, sizes if isinstance(sizes, tuple) else (sizes,)))
 

@@ -581,7 +581,7 @@ class LoggedNode:
 
 
 class ResolvedLoggedNode(ResolvedNode):
-    """Equal nodes of a log. Questions that only a topology could answer are refused."""
+    """Nodes in a log that are equal. Questions that only a topology could answer are refused."""
 
     def __init__(self, scenario: "Scenario", logged: LoggedNode) -> None:
         super().__init__(scenario)

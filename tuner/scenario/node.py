@@ -531,7 +531,8 @@ def found_parts(request: "SearchRequest", nccl: str) -> tuple[tuple[int, ...], .
 
 
 def _graph_file(variables: Mapping[str, str]) -> str | None:
-    """The text of the graph file that a variable gives to NCCL; None without one. BadInput for a missing file."""
+    """The text of the graph file that a variable gives to NCCL; None if no variable does. BadInput for a missing
+    file."""
     path = variables.get(GRAPH_FILE)
     return None if path is None else read_bytes(Path(path), BadInput, MAX_BYTES).decode("utf-8", "replace")
 

@@ -117,7 +117,8 @@ def _of_wheels(scenario: Scenario) -> Iterator[str]:
 
 
 def cuda_of_wheel(nccl: str) -> tuple[int, ...] | None:
-    """The version of CUDA that NVIDIA's wheel of a release for CUDA 12 is built for; None for a release without one."""
+    """The version of CUDA that NVIDIA's wheel of a release for CUDA 12 is built for; None if the release has no such
+    wheel."""
     if nccl not in release.names():
         return None
     number = parts_of(nccl)

@@ -200,7 +200,7 @@ class ResolvedScenario:
 
     @cached_property
     def ranks_share_processes(self) -> bool:
-        """Whether a process has several ranks. BadInput if that is not emulated, or if no host has as many GPUs as a
+        """Whether a process has several ranks. BadInput if that is not emulated, or if every host has fewer GPUs than a
         process."""
         per_process = self.gpus_per_process
         if per_process == 1 or all(len(kind.gpu_of_rank) == 1 for kind in self.kinds):

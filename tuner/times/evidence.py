@@ -69,7 +69,8 @@ class Evidence:
 
     @property
     def _typical_variance(self) -> float:
-        """The variance of a typical logarithm over the variance of a mean of as many independent logarithms."""
+        """The variance of a typical logarithm, divided by the variance of a mean of the same number of independent
+        logarithms."""
         return self._correlated[0] if self.by_process else MEDIAN_VARIANCE
 
     def _rounding(self, index: int) -> float:

@@ -75,8 +75,8 @@ class Site:
     nic_gbps: float | None = None
 
     def with_adapters(self, adapters: MeasuredAdapters) -> "Site":
-        """The site with a table's adapter speed, if the catalogue's machine has as many adapters but with another
-        speed.
+        """The site with the adapter speed of a table, if the catalogue's machine has the same number of adapters with
+        another speed.
         """
         if self.machine is None or self.words or adapters.gbps is None:
             return self
@@ -190,7 +190,8 @@ def variables_of(
 def searched_otherwise(
     of_run: Mapping[str, str], nccl: Release, own: Mapping[str, str], given: Mapping[str, str]
 ) -> str | None:
-    """The first variable of a run, as NAME=VALUE, that makes NCCL's search differ from the machine's; None without one.
+    """The first variable of a run, as NAME=VALUE, that makes NCCL's search differ from the machine's; None if no
+    variable does.
 
     The ``given`` variables do not count.
     """

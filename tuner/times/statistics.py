@@ -55,7 +55,7 @@ class Estimate:
 @dataclass(frozen=True, slots=True)
 class Samples:
     """A typical time from samples: ``log_us``, the logarithm of the time in us, with its standard ``error`` and the
-    degrees of ``freedom`` of the error. They are infinite and 0 if there are too few ``units``.
+    degrees of ``freedom`` of the error. With too few ``units``, the error is infinite and the degrees of freedom are 0.
 
     Units are independent of each other: processes, sample blocks or runs. ``samples`` counts the sample blocks.
     """
@@ -128,9 +128,8 @@ def correlation(calls: Iterable[tuple[Hashable, ArrayLike]], errors: float = 0.0
     """Correlation of processes with their neighbours, 0 to 0.95, raised by ``errors`` times its standard error.
 
     ``calls`` are requests with logarithms of times, arrays [process]; at least 3 processes are needed. The lag-1
-    correlation of residuals is compared with what an AR(1) process of as many values, less their mean, would have.
-    Calls of one request may share their drift, so the standard error is computed as if there were one value per
-    request.
+    correlation of residuals is compared with that of an AR(1) process of the same length, less its mean. Calls of one
+    request may share their drift, so the standard error is computed as if there were one value per request.
     """
     lower: dict[Hashable, NDArray[np.float64]] = {}  # by how much each correlation would be too low, times the squares
     squares: dict[Hashable, float] = {}
@@ -183,7 +182,8 @@ def timer_steps_us(times_us: Mapping[int, Sequence[Sequence[float]]]) -> dict[in
     """The timer's steps in us by nBytes; ``times_us`` has, by nBytes, the times of each call of that size.
 
     A step is the smallest difference between times of calls of this or a larger size, because larger calls are timed in
-    shorter rows. It is 0 if no two times of one call are equal, as with a timer whose step is smaller than the noise.
+    shorter rows. The step is 0 if no two times of one call are equal, as with a timer whose step is smaller than the
+    noise.
     """
     found, least_us = {}, inf
     for size in sorted(times_us, reverse=True):

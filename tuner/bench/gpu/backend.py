@@ -58,8 +58,8 @@ class Order:
 class Answer:
     """What one process measured: times in us, and how many results were wrong.
 
-    ``host_us`` is the least time that the host took to start one call; None without a time. ``whole_us``: how long all
-    calls together took on each rank of the process, us.
+    ``host_us`` is the least time that the host took to start one call; None if it was not measured. ``whole_us``: how
+    long all calls together took on each rank of the process, us.
     """
 
     times_us: tuple[float, ...]

@@ -304,8 +304,8 @@ class AwsTuner:
 def _first_region(
     regions: Sequence[Region], ranks: int, nbytes: SizeArray, passed_over: Sequence[NDArray[np.bool_]] = ()
 ) -> IntArray:
-    """The number of the first region, from 1, that contains each size and is not skipped, [size]; 0 if there is
-    none."""
+    """The number of the first region, from 1, that contains each size and is not skipped, [size]; 0 if no region
+    does."""
     plane = regions[0].plane
     at_bytes, at_ranks = plane.scaled_sizes(nbytes), plane.scaled(float(ranks))
     region_of, undecided = np.zeros(nbytes.shape, np.int64), np.ones(nbytes.shape, np.bool_)
@@ -317,7 +317,7 @@ def _first_region(
 
 
 def _region_of(regions: tuple[Region, ...], kept: tuple[int, ...], ranks: int, nbytes: SizeArray) -> IntArray:
-    """The number of the first of the kept regions, from 1, that contains each size, [size]; 0 if there is none."""
+    """The number of the first of the kept regions, from 1, that contains each size, [size]; 0 if no region does."""
     some = tuple(regions[number - 1] for number in kept)
     if not some:
         return np.zeros(nbytes.shape, np.int64)

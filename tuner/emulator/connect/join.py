@@ -247,7 +247,7 @@ class Direct:
         return distinct if len(distinct) == self.view.collnet.direct_heads else tuple(firsts)
 
     def place(self, node: int, rank: int) -> CollNetDirect | None:
-        """A rank's place; None without CollNetDirect."""
+        """A rank's place in CollNetDirect; None if the communicator does not have CollNetDirect."""
         if not self.heads:
             return None
         ranks, heads = self.nodes.ranks_of[node], self.heads

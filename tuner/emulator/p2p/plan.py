@@ -3,10 +3,11 @@
 Calls become messages, one per peer and direction, which wait in a queue for each peer. NCCL serves its peers in the
 order of rounds (:class:`tuner.emulator.p2p.records.PeerOrder`), again and again until nothing waits. Up to 2.21 a round
 takes a chunk of the next message to and from a peer, each on one channel; chunks of a channel that are done together
-are a work, in which each connection occurs at most once, and a kernel holds a limited number of works. From 2.22 on a
-round takes whole messages: a work has one message out and one in, on as many channels as their sizes need, and a
-channel does works in batches; a kernel holds as many batches and works as fit into its arguments or into the ring of
-works. Chunks use LL if little is sent and the connection has LL buffers. What does not fit begins the next kernel.
+are a work, in which each connection occurs at most once, and a kernel holds a limited number of works. From 2.22 on, a
+round takes whole messages. A work then has one message out and one in, on a number of channels that depends on their
+sizes, and a channel does works in batches. A kernel contains the batches and works that fit into its arguments or into
+the ring of works. Chunks use LL if little is sent and the connection has LL buffers. What does not fit begins the next
+kernel.
 
 Source: scheduleP2pTasksToPlan, addP2pToPlan, src/enqueue.cc, v2.28.9-1 and v2.21.5-1.
 """

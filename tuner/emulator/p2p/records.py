@@ -195,7 +195,7 @@ class PeerOrder:
                 return self._of_groups()
 
     def pair(self, number: int) -> Pair:
-        """The rank to send to and the rank to receive from in a round; None if there is none."""
+        """The rank to send to and the rank to receive from in a round; None if there is no such rank."""
         to, whence = (int(ranks[number]) for ranks in self._rounds)
         return None if to == NOBODY else to, None if whence == NOBODY else whence
 

@@ -41,7 +41,8 @@ class CollNetFacts:
     own_graphs: Graphs
 
     def heads(self, algorithm: Algorithm) -> frozenset[int]:
-        """The GPUs of rank 0's node at which the channels start, of which NCCL uses only as many as every node has.
+        """The GPUs of rank 0's node at which the channels start. NCCL uses only the first ones, as many as the node
+        with the fewest has.
 
         BadInput if only the graphs' numbers are known and another node has fewer.
         """
@@ -117,13 +118,13 @@ def of_direct(facts: CollNetFacts) -> Algorithm:
 
 @HEADS_RULES(nccl.COLL_NET_START(since="2.28.3"))
 def of_nvls_or_direct(facts: CollNetFacts) -> Algorithm:
-    """The heads are those of NVLS's graph, or of CollNetDirect's without one."""
+    """The heads are those of NVLS's graph or, if there is none, of CollNetDirect's graph."""
     return Algorithm.NVLS if facts.graphs[Algorithm.NVLS].channels else Algorithm.CollNetDirect
 
 
 @DIRECT_HEADS_RULES(nccl.CONNECT_COLL_NET(since="2.18.3"))
 def different_gpus(facts: CollNetFacts) -> int:
-    """Each GPU counts once."""
+    """Each GPU counts as one head, even if several channels start at it."""
     return len(facts.heads(Algorithm.CollNetDirect))
 
 

@@ -77,7 +77,7 @@ class DeviceFunctions(Variant, ABC):
         return next(made, self.EXCHANGES)
 
     def broadcasts_together(self) -> str:
-        """The kernel of broadcasts from several roots, built for LL. BadInput in releases without one."""
+        """The kernel of broadcasts from several roots, built for LL. BadInput if the release has no such kernel."""
         raise BadInput("broadcasts from several roots are launched one by one")
 
 

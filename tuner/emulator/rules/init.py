@@ -100,8 +100,8 @@ def searched(graphs: Graphs, environment: Environment, with_collnet: bool) -> di
 
 
 def check_heads_of_node(release: Release, heads: int, gpus: int) -> None:
-    """NcclFails if there are more NVLS heads than GPUs of a node: ncclNvlsSetup has room only for as many. The search
-    of 2.18.1 finds more on several nodes with many adapters. Source: src/transport/nvls.cc, v2.18.1-1.
+    """NcclFails if there are more NVLS heads than GPUs of a node: ncclNvlsSetup only has room for one head per GPU. The
+    search of 2.18.1 finds more on several nodes with many adapters. Source: src/transport/nvls.cc, v2.18.1-1.
     """
     if heads > gpus and not release.search.loop.nvls_heads_limited:
         raise NcclFails(
@@ -304,20 +304,20 @@ def double_on_fast_hopper_rings_only(facts: InitFacts, count: int) -> int:
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.18.1"))
 def double_on_fast_hopper_rings_if_they_fit(facts: InitFacts, count: int) -> int:
-    """Four compute channels per searched one on Hopper, across nodes with fast rings, if NCCL has so many."""
+    """Four compute channels per searched one on Hopper, across nodes with fast rings, if NCCL has enough channels."""
     fast = facts.min_comp_cap == 90 and fast_on_hopper(facts)
     return 2 * count if fast and 2 * count <= facts.max_channels else count
 
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.21.5"))
 def raise_to_nvls(facts: InitFacts, count: int) -> int:
-    """Aggregated operations may use as many channels as NVLS has."""
+    """Aggregated operations may use the number of channels that NVLS has, if that is larger."""
     return max(count, nvls_channels(facts))
 
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.20.5"))
 def raise_to_own_nvls(facts: InitFacts, count: int) -> int:
-    """Aggregated operations may use as many channels as NVLS has here, even if another node has none (sic).
+    """Aggregated operations may use NVLS's number of channels on this node, even if another node has no NVLS (sic).
 
     Ranks may thus end with different counts. At this point NCCL has not yet dropped an NVLS graph without channels,
     either.

@@ -237,7 +237,8 @@ class ShrinkThenCells(LaunchRule):
         return _dealt_channels(call, nbytes, bound)
 
     def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
-        """Every further cell may use a channel more, until each has twice as many cells as there are channels.
+        """Each further cell may use one more channel, until every channel has twice as many cells as there are
+        channels.
 
         If NCCL has more channels than the operation may use, one more channel gets the rest just before and just after
         the cells come out even, however large the size.
@@ -306,7 +307,7 @@ class ShrinkThenBytes(LaunchRule):
     def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
         """Channels rise while the parts keep their size, and fall when the parts grow by what a block moves at once.
 
-        Parts of as many such moves as there are channels, or more, leave no channel out.
+        If a part consists of at least as many such moves as there are channels, no channel is left out.
         """
         if piece.bound == 1 or call.like_collnet:
             return NONE
@@ -347,7 +348,7 @@ def elements_at_once(call: RuleCall, threads: Any) -> Any:
 def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
     """The fewest and the most blocks of a call, for which NCCL reads the environment again.
 
-    It does not for a Broadcast without a configuration, which waits in a queue of its own (sic).
+    NCCL does not read it again for a Broadcast without a configuration, which waits in a queue of its own (sic).
     """
     if request.collective is Collective.Broadcast and request.configuration is None:
         return communicator.ctas

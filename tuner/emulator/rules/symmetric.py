@@ -122,7 +122,7 @@ def _asked_for(communicator: Comm, request: Request) -> bool:
 
 
 def kernel_of_several(communicator: Comm, request: Request, sizes: Sequence[int]) -> NonClassicPath | None:
-    """The kernel that carries several calls of one kind together, with these nBytes; None if there is none. Not for
+    """The kernel that carries several calls of one kind together, with these nBytes; None if no kernel does. Not for
     2.27.
 
     Source: ncclSymkPickKernel, src/sym_kernels.cc, and ncclSymmetricTaskScheduler, src/scheduler/symmetric_sched.cc,
@@ -234,7 +234,7 @@ def weighed(communicator: Comm, request: Request, nbytes: int) -> tuple[KernelCh
     """The symmetric kernels that can do a call of nBytes, in NCCL's order, with their times, whether or not one of them
     does the call in the end.
 
-    Errors: BadInput for what is not emulated.
+    BadInput for calls that are not emulated.
     """
     rule = communicator.rules.non_classic_path
     if rule is classic_path_only:

@@ -32,7 +32,7 @@ def add(left: Term, right: Term) -> Term:
 
 
 def add_all(terms: Iterable[Term]) -> Term:
-    """The term of adding from left to right. Errors: TypeError for no terms."""
+    """The term of adding from left to right. TypeError if there are no terms."""
     (total, *others) = map(_Sum.of, terms)
     for each in others:
         total = total.plus(each)

@@ -130,7 +130,7 @@ class _Before:
 
 
 def operations(schedule: Schedule, rank: int) -> Iterator[ScheduledOperation]:
-    """A rank's sends and receives, without empty ones. Errors: BadInput for a call without a schedule."""
+    """A rank's sends and receives, without empty ones. BadInput if the call has no schedule."""
     places = {channel: place for place, channel in enumerate(schedule.channels)}
     messages = Counter[tuple[bool, int, int, Peer]]()
     number, before = 0, _Before()

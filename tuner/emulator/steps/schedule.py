@@ -234,7 +234,7 @@ GROUPS_OF_THREADS = {Algorithm.Ring: 2, Algorithm.Tree: 2}  # at most; other alg
 
 
 def schedule(work: Work, across: Across) -> Schedule:
-    """The schedule of a collective. BadInput if it has none."""
+    """The schedule of a collective. BadInput if the collective has no known schedule."""
     several = len(across.ranks_of_nodes) > 1
     fabrics: tuple[InNetwork, ...] = ()
     if work.algorithm in (Algorithm.NVLS, Algorithm.NVLSTree):

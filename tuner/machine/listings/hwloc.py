@@ -144,7 +144,7 @@ class _Document:
 
     def _numa(self, device: Element) -> tuple[str, Element | None]:
         """The number of a device's NUMA node, and its element. They come from the nearest object around the device that
-        contains exactly one NUMA node; -1 and None if there is none."""
+        contains exactly one NUMA node; -1 and None if no such object exists."""
         above = device.parent
         while above is not None:
             inside = [child for child in above.children if child in self._numa_nodes]

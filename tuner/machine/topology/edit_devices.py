@@ -170,8 +170,8 @@ def over_ip(root: ET.Element) -> None:
 
 
 def nics(root: ET.Element, value: str, change: str) -> None:
-    """Reduces the number of adapters. Those that stay are spread evenly among all. NCCL then drops devices without
-    adapters.
+    """Reduces the number of adapters. The adapters that stay are spread evenly among all. NCCL then drops devices
+    without adapters.
 
     BadInput for more adapters than there are.
     """
@@ -387,8 +387,8 @@ def pcie(root: ET.Element, value: str, change: str) -> None:
 
 
 def nvlinks(root: ET.Element, value: str, change: str) -> None:
-    """Sets the number of NVLinks of GPUs. They are spread over the switches; if there are no switches, each neighbour
-    keeps its share. 0 removes all NVLinks.
+    """Sets the number of NVLinks of GPUs. The NVLinks are spread over the switches; if there are no switches, each
+    neighbour keeps its share. 0 removes all NVLinks.
 
     For one GPU (N@gpu:0), both ends of its links change; for two GPUs (N@gpu:0-gpu:1), only the links between them.
     BadInput for more NVLinks than such GPUs can have, and for GPUs without NVLinks.

@@ -56,7 +56,7 @@ class Element:
             yield from child.iter(tag)
 
     def find(self, path: str) -> "Element | None":
-        """The first child with that tag, any child for ``*``; None without one."""
+        """The first child with that tag, or the first of all for ``*``; None if there is no such child."""
         return next((child for child in self.children if path in ("*", child.tag)), None)
 
     def ancestor(self, tag: str) -> "Element | None":

@@ -195,7 +195,7 @@ def learn(
 
     ``hidden``: releases to treat as unknown; ``limit_s``: time limit of trials.
 
-    Errors: OracleUnavailable for a file that is not a libnccl for this machine, or one that answers on no communicator.
+    OracleUnavailable if the file is not a libnccl for this machine, or if it answers on no communicator.
     """
     began, path = time.monotonic(), path.resolve()
     library.check(path)

@@ -303,7 +303,8 @@ class _Group:
         """A stand-in for FlashInfer's workspace: the backend mnnvl needs multicast in the whole group, trtllm needs one
         node with peer access.
 
-        It holds as many elements as it was made for (flashinfer-python 0.7.2, by source; with mnnvl it may hold more).
+        It holds the number of elements for which it was made (flashinfer-python 0.7.2, by source; with mnnvl it may
+        hold more).
         """
         works = {
             "mnnvl": stand_ins.has_group_multicast(self.asked),

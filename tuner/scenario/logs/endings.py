@@ -237,7 +237,8 @@ def _number(text: str | None) -> int | None:
 
 
 def _below_heads(endings: Iterable[EndingLine]) -> Iterator[EndingLine]:
-    """The endings; what ends a traceback whose head alone has a logger's prefix is of the head's process."""
+    """The endings. If only the head of a traceback has a logger's prefix, the traceback's end gets the process of the
+    head."""
     head, last = None, None  # the head, and the last line of its stack
     for each in endings:
         nobody = each.source == (None, None, None) and each.gpu is None

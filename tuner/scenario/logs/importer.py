@@ -33,8 +33,8 @@ class NothingLogged(BadInput):
 
 
 def read(path: Path, given: LogAdditions) -> Imported:
-    """Reads one communicator of a log file: the one that ``given`` names, or else the largest. BadInput if there is
-    none."""
+    """Reads one communicator of a log file: the one that ``given`` names, or else the largest. BadInput if the log has
+    no such communicator."""
     return of_lines(read_lines(path), str(path), given)
 
 

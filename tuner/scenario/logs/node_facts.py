@@ -354,7 +354,7 @@ def check_slowest(nccl: Release, nodes: Sequence[NodeFacts], net_gbs: float | No
 
 
 def _counts(nccl: Release, nodes: Sequence[NodeFacts]) -> bool:
-    """Whether the slowest path has an effect. It has one for NVLS on Blackwell, in some releases with three or more
+    """Whether the slowest path has an effect. In some releases it has an effect on NVLS on Blackwell with three or more
     nodes, in others on ARM."""
     if not any("nvls" in (node.graphs or {}) for node in nodes):
         return False

@@ -1,7 +1,7 @@
 """Explains a loss by a single fault: compares its shape over sizes and collectives with what each fault would cause.
 
-Each fault's times come from the emulator and the time model, for the same calls. What the fault leaves unexplained may
-come from a later start of all calls (the host), or from an offset that healthy machines have as well.
+The times that a fault would cause come from the emulator and the time model, for the same calls. What the fault leaves
+unexplained may come from a later start of all calls (the host), or from an offset that healthy machines have as well.
 """
 
 import math

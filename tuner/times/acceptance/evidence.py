@@ -31,7 +31,7 @@ class LogFacts:
     model_us: tuple[tuple[int, float], ...] = ()
 
     def joined(self, other: "LogFacts") -> "LogFacts":
-        """These facts, completed from the ``other`` log if this one shows nothing."""
+        """These facts; a fact that this log does not show is taken from the ``other`` log."""
         return LogFacts(
             networks=self.networks or other.networks,
             gpudirect=other.gpudirect if self.gpudirect is None else self.gpudirect,

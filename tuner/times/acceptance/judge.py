@@ -124,8 +124,8 @@ class JudgedCurve:
 def start_us(curve: Curve, expected: Expected) -> float | None:
     """How much later than expected a curve's calls start, us, at least 0; None if no size shows it. No verdict uses it.
 
-    It is the median over sizes below 1 MiB or, if there are none, over sizes up to 4 MiB. It is limited to how much
-    ways of launching differ, because the fabric does not cause it.
+    It is the median over sizes below 1 MiB or, if there are none, over sizes up to 4 MiB. The result is at most the
+    difference between ways of launching, because the fabric does not cause such delays.
     """
     extra = curve.time_us - expected.time_us
     for below, most_us in ((HOST_BYTES, MOST_START_US), (2**22 + 1, MOST_FIRST_US)):
@@ -137,8 +137,8 @@ def start_us(curve: Curve, expected: Expected) -> float | None:
 
 
 def start_allowed_us(sizes: SizeArray) -> Array:
-    """How much launching may add to calls, us, one value per size. It is the same in every run, so that no row excuses
-    another.
+    """How much launching may add to calls, us, one value per size. This allowance is the same in every run, so that no
+    row excuses another.
     """
     return np.where(sizes < HOST_BYTES, MOST_START_US, np.where(sizes <= FIRST_BYTES, MOST_FIRST_US, 0.0))
 
@@ -195,7 +195,7 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
 
 
 def decisive(sizes: SizeArray) -> Mask:
-    """Mask of the deciding sizes: those from 256 MiB on; if there are none, those from 1 MiB on; else all.
+    """The deciding sizes, as a mask: those from 256 MiB on; if there are no such sizes, those from 1 MiB on; else all.
 
     Times of smaller sizes depend on the host.
     """

@@ -77,7 +77,7 @@ class Joined(StrEnum):
 @dataclass(frozen=True, slots=True)
 class MachineClass:
     """The properties of a machine that decide a bandwidth. ``gpu_gbs``: bandwidth of a GPU's links in one direction.
-    ``node_gbs``: bandwidth of the adapters of a node that NCCL's ring uses, 0 on one node. Both in GB/s.
+    ``node_gbs``: bandwidth of the adapters of a node that NCCL's ring uses, 0 on one node. Both bandwidths are in GB/s.
     """
 
     sm: int

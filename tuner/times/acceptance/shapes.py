@@ -76,7 +76,8 @@ class LinksExceeded:
 
 
 def links_exceeded(judged: JudgedCurve) -> LinksExceeded | None:
-    """The sizes of a curve that the links alone fail; None if there are none, or if what is expected fails them."""
+    """The sizes of a curve that fail because they exceed the links' limit; None if there are no such sizes, or if the
+    expected times fail them as well."""
     which = judged.beyond_links & (np.isnan(judged.expected.time_us) | judged.expected.open)
     if not which.any():
         return None

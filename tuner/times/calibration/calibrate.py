@@ -181,8 +181,8 @@ def of_site(
 ) -> Calibration:
     """The calibration ``nodes`` with the rows of a site's tables added; one row is enough.
 
-    Errors: BadInput if no row is between nodes, or if the release or machine is not known. CannotBeJudged if a table
-    has no row that NCCL's model can answer for.
+    BadInput if no row is between nodes, or if the release or machine is not known. CannotBeJudged if a table has no row
+    that NCCL's model can answer for.
     """
     sites = [_site(table, measured) for table in tables]
     placed = [of_table(table, site) for table, site in zip(tables, sites, strict=True)]

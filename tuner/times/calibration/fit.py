@@ -111,8 +111,8 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Mean absolute errors in percent, None without calls; the names with ``held_out`` are for sizes that were not
-    fitted.
+    """Mean absolute errors in percent, None if there are no calls. Fields with ``held_out`` in their names are for
+    sizes that were not fitted.
     """
 
     combination: str = field(metadata=column("combination"))

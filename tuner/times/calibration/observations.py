@@ -34,7 +34,7 @@ _SIZES = 2  # number of sizes at which each of them does
 class HostFloor:
     """A number of ``calls`` was left out because they take about ``floor_us``, the time that the host needs per call.
 
-    The largest of these calls has ``to_bytes``.
+    The largest of these calls has the size ``to_bytes``.
     """
 
     communicator: str

@@ -290,8 +290,8 @@ def fit_alpha_beta(
     """Fits a latency and a bandwidth for each collective and combination, from files of one machine and one release.
 
     ``cost_table`` is a decision table to write, with the times as ``cost`` rows for the plugin; ``command`` is named in
-    it. ``measured`` is as for :func:`fit`. Errors: BadMeasurement for files with nothing to fit, or from several
-    machines or releases; BadInput if ``cost_table`` cannot be written.
+    it. ``measured`` is as for :func:`fit`. BadMeasurement if files have nothing to fit, or come from several machines
+    or releases. BadInput if ``cost_table`` cannot be written.
     """
     observed = _observed(files, measured)
     fits, without = alpha_betas(observed)

@@ -187,7 +187,8 @@ FILE = ReaderBounds("a fabric", file_bytes=1 << 20)
 
 
 def read(name: str) -> Mapping[str, Any]:
-    """Reads a fabric's file: a name in ``tables/fabrics``, or a path that ends with .toml. BadInput for others."""
+    """Reads a fabric's file: a name in ``tables/fabrics``, or a path that ends with .toml. BadInput if there is no such
+    file."""
     folder = files("tuner.tables") / "fabrics"
     own = sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
     try:
@@ -212,7 +213,7 @@ class MeasuredAllReduces:
 
 
 def measured(table: Mapping[str, Any]) -> list[MeasuredAllReduces]:
-    """The measured tables of a file. BadInput if it has none, or an incomplete one."""
+    """The measured tables of a file. BadInput if the file has no measured table, or an incomplete one."""
     try:
         tables = [
             MeasuredAllReduces(

@@ -1,5 +1,5 @@
-"""The header of a file of measurements: where, when and how they were made. It is a record here, and the first line of
-the file.
+"""The header of a file of measurements: where, when and how they were made. In Python the header is a record, in the
+file it is the first line.
 """
 
 import hashlib
@@ -365,7 +365,7 @@ def as_written(scenario: Scenario) -> Scenario:
 
 
 def scenario_of(header: Header) -> Scenario:
-    """The scenario of a header, usable on any computer. BadMeasurement if there is none."""
+    """The scenario of a header, usable on any computer. BadMeasurement if the header has no scenario."""
     if header.scenario is None:
         raise BadMeasurement(f"the header does not say which communicator was measured: no '{CASE}' in it")
     return usable(header.scenario, header.topology_xml)

@@ -124,7 +124,7 @@ class Log:
         return combinations
 
     def last_warning(self) -> str | None:
-        """NCCL's last warning, for an error message; None without a warning."""
+        """NCCL's last warning, for an error message; None if it has not warned."""
         if not self.path.is_file():
             return None
         with self.path.open("rb") as file:

@@ -227,7 +227,8 @@ def parse(name: str, content: str, where: str) -> Measurements:
 def _logged(table: Measurements) -> Measurements:
     """The table in which columns that are not what the run forced count as what NCCL executed by its own choice.
 
-    They count so if the run's variables force something else, or if the run is called default or like the file.
+    Columns count like this if the run's variables force something else, or if the run is called default or like the
+    file.
     """
     blocks = []
     for block in table.blocks:

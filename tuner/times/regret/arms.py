@@ -63,7 +63,7 @@ class Arm:
     """Times of one call, us: by NCCL's own choice (``label`` default), or with what the label names forced.
 
     ``combination`` is what NCCL executed according to its log, else as emulated with the arm's variables; its channels
-    are the forced number, else 0. ``logged`` is what NCCL's log says, with its channels; None without a log.
+    are the forced number, else 0. ``logged`` is what NCCL's log says, with its channels; None if there is no log.
     """
 
     label: str
@@ -334,8 +334,8 @@ def of_arms(placed: MeasuredArms) -> list[Measurements]:
 
 
 def of_communicator(placed: MeasuredArms, scenario: Scenario) -> Measurements:
-    """The measurements on ``scenario``'s communicator. BadMeasurement if there are none, or if they have several
-    settings.
+    """The measurements on ``scenario``'s communicator. BadMeasurement if there are no such measurements, or if they
+    have several settings.
     """
     nodes = sum(kind.nodes for kind in scenario.kinds)
     own = [each for each in of_arms(placed) if (each.header.nodes, each.header.ranks) == (nodes, scenario.ranks)]

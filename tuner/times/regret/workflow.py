@@ -62,8 +62,8 @@ class RecommendedRow:
 
 
 def recommended(judged: Sequence[RunsPick]) -> list[RecommendedRow]:
-    """Makes one row of neighbouring measured sizes with the same faster combination. It has to be faster for every data
-    type, placement and setting that was measured at the size.
+    """Makes one row of neighbouring measured sizes with the same faster combination. The combination has to be faster
+    for every data type, placement and setting that was measured at the size.
     """
     sizes: list[list[RunsPick]] = []
     for _, several in groupby(sorted(judged, key=_by_size), key=_by_size):

@@ -145,12 +145,13 @@ def names() -> tuple[str, ...]:
 
 
 def of_site(site: str) -> str | None:
-    """Name of the shipped calibration of a site, by the site's name; None without one."""
+    """The name of the shipped calibration of a site, by the site's name; None if there is no such calibration."""
     return next((name for name in names() if site and _shipped(name).site == site), None)
 
 
 def of_instance(machine: str | None) -> str | None:
-    """Name of the shipped calibration of an instance type, by a machine of the catalogue; None without one."""
+    """Name of the shipped calibration of an instance type, by a machine of the catalogue; None if there is no such
+    calibration."""
     return next((name for name in names() if machine in _record(name).get("instances", ())), None)
 
 

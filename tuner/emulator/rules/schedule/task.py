@@ -135,7 +135,7 @@ def kind(communicator: Comm, request: Request) -> tuple[Collective, DataType, Op
 
 @FUNCTION_RULES(nccl.FUNC_INDEX(since="2.18.1"))
 def of_each_type(task: CollectiveTask, op: Op) -> DataType:
-    """Each type has a function of its own."""
+    """Each data type has its own device function."""
     return task.request.device_dtype
 
 
