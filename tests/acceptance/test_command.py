@@ -93,6 +93,16 @@ def test_a_degraded_run_of_a_table_is_judged_apart_from_the_healthy_one() -> Non
     assert codes["accept.slow_from"]["smaller"] is None  # its first size is the smallest that was measured
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_loss_names_its_nodes_and_gpus_where_results_have_several(tmp_path: Path, several: bool) -> None:
+    rows = [row for row in TABLE.blocks if row.point.name == "allreduce" and (several or row.gpus_per_node == 8)]
+    slow = replace(TABLE, blocks=tuple(replace(row, times_us=(row.median_us * 3,)) for row in rows))
+    measured.write(tmp_path / "given.csv", slow)
+    said = run("accept", str(tmp_path / "given.csv"), *MACHINE, code=1).stdout
+    assert ("(on 1 x 8 GPUs)" in said) is several
+    assert ("(on 1 x 4 GPUs)" in said) is several
+
+
 def test_slow_exchanges_fail(tmp_path: Path) -> None:
     rows = [row for row in TABLE.blocks if row.point.name == "alltoall" and row.gpus_per_node == 8]
     assert accepted(tmp_path, replace(TABLE, blocks=tuple(rows)))["pass"]

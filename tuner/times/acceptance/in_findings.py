@@ -64,7 +64,8 @@ def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
         )
     yield from map(_rank, _of_interest(made.comparisons))
     yield from _causes(made, facts)
-    yield from _losses(facts.losses)
+    several_shapes = len({(each.nodes, each.gpus_per_node) for each in made.sizes}) > 1
+    yield from _losses(facts.losses, several_shapes=several_shapes)
     yield from map(_beyond_links, facts.links)
     yield from _of_fabric(facts.fabric)
     if made.passes_as:
@@ -165,8 +166,10 @@ def _where(each: RankedRun) -> str:
     return f"{nodes} {each.gpus}{f' with {each.adapters}' if each.adapters else ''}"
 
 
-def _losses(losses: Sequence[tuple[JudgedCurve, CurveLoss]]) -> Iterator[Finding]:
-    """Yields the shape of each loss; only once if in place and out of place have the same shape."""
+def _losses(losses: Sequence[tuple[JudgedCurve, CurveLoss]], *, several_shapes: bool) -> Iterator[Finding]:
+    """Yields the shape of each loss; only once if in place and out of place have the same shape. The words name the
+    nodes and GPUs if the results are of ``several_shapes``.
+    """
     said: set[object] = set()
     for judged, loss in losses:
         kind = judged.curve.kind
@@ -188,6 +191,9 @@ def _losses(losses: Sequence[tuple[JudgedCurve, CurveLoss]]) -> Iterator[Finding
                 "factor": loss.factor,
                 "most": loss.most,
                 "share_percent": 100 * loss.share,
+                "nodes": kind.shape.nodes,
+                "gpus_per_node": kind.shape.gpus_per_node,
+                "shapes": True if several_shapes else None,
                 "smaller": True if _passes_below(judged, loss.sizes[0]) else None,
             },
         )
