@@ -601,7 +601,7 @@ def test_a_run_of_ones_own_is_kept_compared_with_and_forgotten(tmp_path: Path, m
     file = nccl_tests_text.write(tmp_path / "healthy.log", ALL_REDUCE, nccl=22902, in_place=1)
     words = ("measured", str(file), *MACHINE, "--keep", "pod7")
     assert "--source TEXT" in run(*words, code=2).stderr
-    assert "2 curves kept" in run(*words, "--source", "pod 7").stdout
+    assert "kept 2 curves" in run(*words, "--source", "pod 7").stdout
     assert "there is a run 'pod7' already" in run(*words, "--source", "pod 7", code=2).stderr
     assert any(line.split()[:1] == ["pod7"] for line in run("measured").stdout.splitlines())
     found = json.loads(run("accept", str(file), *MACHINE, "--json").stdout)
@@ -705,7 +705,7 @@ def test_sends_and_receives_that_nobody_measured_say_what_is_missing(tmp_path: P
     times = [(1 << size, 20 + (1 << size) / 48e3) for size in range(20, 32)]
     file = nccl_tests_text.write(tmp_path / "sendrecv.log", times, nodes=2, program="sendrecv_perf", in_place=1)
     said = run("accept", str(file), *MACHINE, code=3).stdout
-    assert said.startswith("cannot be judged: for 12 of 12 sizes nothing is near enough to compare with")
+    assert said.startswith("cannot be judged: for 12 of 12 sizes no measured run is similar enough to compare with")
     assert "--like" in said
     assert "--keep NAME" in said
     slow = [(size, (200 if size == 1 << 30 else 1) * us) for size, us in times]

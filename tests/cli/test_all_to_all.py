@@ -30,7 +30,7 @@ def test_it_has_a_time_with_an_interval_and_no_pick() -> None:
 def test_what_launches_nothing_has_no_time(call: str) -> None:
     words = ("pick", call, "--machine", "dgx-h100", "--bytes", "31,32")
     nothing, something = json.loads(run(*words, "--json").stdout)["calls"]
-    assert nothing["no_time"] == "nothing is launched for less than one float32 for each rank, 32 bytes"
+    assert nothing["no_time"] == "nothing is launched for less than one float32 per rank, which is 32 bytes"
     assert "calibrated" not in nothing
     assert nothing["launch"]["kernels"] == []
     assert len(something["launch"]["kernels"]) == 1
@@ -56,7 +56,7 @@ def test_unequal_parts_are_messages_of_their_own() -> None:
 
 
 def test_unequal_parts_that_none_can_have() -> None:
-    assert "3 parts for 4 ranks; valid: 4, or 16" in run(*UNEVEN, "4,4,4", code=2).stderr
+    assert "3 parts for 4 ranks; valid: 4 parts, or 16" in run(*UNEVEN, "4,4,4", code=2).stderr
     assert "a part of 6 bytes; valid: whole elements" in run(*UNEVEN, "4,4,4,6", code=2).stderr
     assert "--parts only applies with alltoall" in run("pick", "gather", *PICK[2:], "--parts", "4", code=2).stderr
     assert "--parts" in run("pick", "alltoallv", *PICK[2:], code=2).stderr

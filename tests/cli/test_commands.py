@@ -59,7 +59,7 @@ def test_variables_of_the_network_are_refused_with_what_says_it_instead(name: st
 @pytest.mark.parametrize(
     ("calls", "says"),
     [
-        ("broadcast@3:1M", "asked with root 0; valid: broadcast"),
+        ("broadcast@3:1M", "only asked with root 0; write broadcast"),
         ("send@1:1M", "Send: NCCL makes it from sends and receives"),
     ],
 )
@@ -132,8 +132,8 @@ BAD = {
     "no machine": (("pick", "allreduce"), "--machine"),
     "release": (("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "9.9"), "2.32.3 and 21 more"),
     "collective": (("pick", "gatherv", "--machine", "dgx-h100"), "ReduceScatter"),
-    "any call": (("pick", "alltoallv", "--machine", "dgx-h100"), "valid: alltoall, with its parts in `pick --parts`"),
-    "call without an algorithm": (("edges", "alltoall", "--machine", "dgx-h100"), "valid for it: pick, diff"),
+    "any call": (("pick", "alltoallv", "--machine", "dgx-h100"), "use 'pick alltoall' with the parts in --parts"),
+    "call without an algorithm": (("edges", "alltoall", "--machine", "dgx-h100"), "these commands take it: pick, diff"),
     "launch of a call that has one": (
         ("pick", "gather", "--machine", "dgx-h100", "--launch"),
         "whose launch is always shown",
@@ -323,7 +323,7 @@ finally:
 def test_searches_are_not_dumped(tmp_path: Path) -> None:
     dump = tmp_path / "graphs.xml"
     done = run("graphs", "--machine", "ws-2x-a6000", "--explain", "ring", "--dump", str(dump), code=2)
-    assert done.stderr == "nccl-tuner: graphs: --explain writes no graphs to a file; valid: --dump or --explain\n"
+    assert done.stderr == "nccl-tuner: --explain writes no graphs to a file: use either --dump or --explain\n"
     assert not dump.exists()
 
 

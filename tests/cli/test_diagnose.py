@@ -48,7 +48,7 @@ def test_a_fault_of_a_topology_is_the_first_line_with_its_cost_and_command() -> 
     text = " ".join(unstyled(result.output).split())
     assert result.exit_code == 1
     assert text.startswith("fault: pci-flat: no PCI switch above any GPU")
-    assert f"no GPUDirect RDMA {EXAMPLES / 'guest.xml'}: topology" in text
+    assert f"GPUDirect RDMA on such paths {EXAMPLES / 'guest.xml'}: topology" in text
     assert "instead of 454.6 GB/s busbw" in text
     assert f"more: nccl-tuner diagnose {EXAMPLES / 'guest.xml'}" in text
     assert text.index(f"{EXAMPLES / 'node.xml'}: topology") > text.index("nothing wrong: ") > text.index("more: ")
@@ -179,7 +179,7 @@ def test_what_one_file_shows_goes_for_the_others(tmp_path: Path) -> None:
     (tmp_path / "all_reduce.log").write_text(own, "utf-8")
     results, topology = findings(tmp_path / "all_reduce.log", EXAMPLES / "node.xml")
     assert (topology["kind"], topology["severity"]) == ("topology", "nothing wrong")
-    assert "machine dgx-a100: as" in " ".join(topology["evidence"])
+    assert "machine dgx-a100, according to" in " ".join(topology["evidence"])
     assert results["command"].endswith("all_reduce.log --machine dgx-a100")
     assert "the machine is not known" not in results["finding"]
 
@@ -266,8 +266,8 @@ def test_a_decision_table_has_its_own_command(tmp_path: Path) -> None:
 def test_graphs_and_cut_topologies_say_so(tmp_path: Path) -> None:
     (tmp_path / "cut.xml").write_bytes((EXAMPLES / "node.xml").read_bytes()[:3000])
     cut, graphs = findings(tmp_path / "cut.xml", EXAMPLES / "graphs.xml")
-    assert cut["finding"].startswith("cut: it ends in line 32 without </system>")
-    assert graphs["finding"].startswith("graphs of NCCL, taken by commands with --topo-graphs and --machine")
+    assert cut["finding"].startswith("the file is cut off: it ends in line 32 without </system>")
+    assert graphs["finding"].startswith("graphs of NCCL: other commands take them with --topo-graphs and --machine")
 
 
 def test_messages_name_options_and_a_command_that_has_them() -> None:
@@ -284,7 +284,7 @@ def test_no_nvls_is_right_where_the_machine_never_has_it(tmp_path: Path) -> None
     bare.write_text("".join(line for line in (EXAMPLES / "nccl.log").open() if " - NVS/" not in line), "utf-8")
     files = {each["kind"]: each for each in findings(bare, EXAMPLES / "node.xml")}
     assert files["log of NCCL"]["severity"] == "nothing wrong"
-    assert "no NVLS, as it should be with dgx-a100" in " ".join(files["log of NCCL"]["evidence"])
+    assert "no NVLS, as expected on dgx-a100" in " ".join(files["log of NCCL"]["evidence"])
     (alone,) = findings(bare)
     assert (alone["severity"], alone["finding"][:16]) == ("unlike", "no NVLS, because")
     (whole,) = findings(EXAMPLES / "nccl.log")
@@ -465,7 +465,7 @@ def test_a_folder_is_what_its_files_are(tmp_path: Path) -> None:
     for name, has in (("empty", "it is empty"), ("other", "it has notes.json")):
         (folder,) = findings(tmp_path / name)
         assert (folder["kind"], folder["severity"], folder["command"]) == ("no kind that is known", JUDGED_NOT, None)
-        assert folder["finding"].startswith("a folder of neither preflight records nor a job's files")
+        assert folder["finding"].startswith("a folder with neither preflight records nor a job's files")
         assert has in folder["finding"]
     (job,) = findings(tmp_path / "job")
     assert (job["kind"], job["finding"]) == ("files of a job's ranks", "no call has a record of every rank")
@@ -475,7 +475,7 @@ def test_a_folder_is_what_its_files_are(tmp_path: Path) -> None:
 def test_one_preflight_record_says_that_its_folder_is_read() -> None:
     (record,) = findings(EXAMPLES / "preflight" / "host-node01.json")
     assert (record["kind"], record["severity"]) == ("preflight records", JUDGED_NOT)
-    assert record["finding"].endswith("valid: the folder that it is in")
+    assert record["finding"].endswith("give the folder that it is in")
     assert record["command"] == f"nccl-tuner preflight check {EXAMPLES / 'preflight'}"
 
 
@@ -491,10 +491,10 @@ def test_a_log_larger_than_any_listing_is_a_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "kind", "says"),
     [
-        (b"", "no kind that is known", "no line of NCCL in it, and nothing that its tools write"),
+        (b"", "no kind that is known", "the file has no line of NCCL and no output of its tools"),
         (b"NVIDIA Tegra Profiler Report 2023.4\n\x00\xff", "trace or counters of a job", "nsys export"),
         (b"# a comment\nallreduce,0,65536,tree,ll,2,1,8\n", "decision table", "a decision table (nvidia) of 1 row"),
-        (b"allreduce,0,65536,oak,ll9,2,1,8\n", "no kind that is known", "no line of NCCL in it, and nothing that"),
+        (b"allreduce,0,65536,oak,ll9,2,1,8\n", "no kind that is known", "the file has no line of NCCL and no output"),
     ],
 )
 def test_other_files_are_named(tmp_path: Path, content: bytes, kind: str, says: str) -> None:
@@ -541,7 +541,7 @@ def test_a_virtual_machines_bridges_without_a_speed_are_named(tmp_path: Path) ->
     )
     slow = log_of(tmp_path, *(line.format("0.2") for line in system))
     assert slow["severity"] == "unlike"
-    assert slow["finding"].startswith("PCI bridges of 0.2 GB/s")
+    assert slow["finding"].startswith("the log shows PCI bridges of 0.2 GB/s")
     assert "PCI bridges" not in log_of(tmp_path, *(line.format("12.0") for line in system))["finding"]
 
 
@@ -644,7 +644,7 @@ def test_a_log_of_rings_alone_is_one_of_nccl(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text("h:1:2 [0] NCCL INFO Channel 00/24 : 0 1 2 3\n", "utf-8")
     (found,) = findings(tmp_path / "run.log")
     assert found["kind"] == "log of NCCL"
-    assert "neither graphs nor channels are printed" in found["finding"]
+    assert "the log shows neither graphs nor channels" in found["finding"]
 
 
 def test_results_with_a_line_of_nccl_that_says_nothing_are_results_alone(tmp_path: Path) -> None:
@@ -672,14 +672,14 @@ def test_bus_ids_of_results_narrow_the_machines_down(tmp_path: Path) -> None:
 def test_a_program_whose_lines_begin_with_brackets_wrote_no_json(start: str, tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(f"{start}\n", "utf-8")
     (found,) = findings(tmp_path / "run.log")
-    assert found["finding"].startswith("no line of NCCL in it, and nothing that its tools write")
+    assert found["finding"].startswith("the file has no line of NCCL and no output of its tools")
 
 
 def test_a_trace_without_a_collective_asks_for_no_machine(tmp_path: Path) -> None:
     event = {"ph": "X", "name": "aten::add", "cat": "cpu_op", "ts": 1, "dur": 1, "pid": 1, "tid": 1}
     (tmp_path / "rank.pt.trace.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}), "utf-8")
     (found,) = findings(tmp_path / "rank.pt.trace.json")
-    assert found["finding"].startswith("no call of NCCL's in it: Kineto trace")
+    assert found["finding"].startswith("Kineto trace without a call of NCCL")
 
 
 RAS = """NCCL version 2.27.3 compiled with CUDA 12.9
@@ -732,7 +732,7 @@ def test_a_report_of_ras_without_its_sections_is_cut(tmp_path: Path, status: str
     (tmp_path / "ras.txt").write_text(whole[: whole.index("\nErrors\n" if status else "    0  ")], "utf-8")
     (found,) = findings(tmp_path / "ras.txt")
     assert found["severity"] == JUDGED_NOT
-    assert found["finding"].startswith(f"cut: no line on {status or 'a communicator'}")
+    assert found["finding"].startswith(f"the report is cut off: it has no line on {status or 'a communicator'}")
 
 
 def dump(folder: Path, rank: int, *calls: tuple[str, int, str]) -> None:
@@ -838,7 +838,9 @@ def test_process_groups_of_the_same_ranks_are_not_compared(tmp_path: Path) -> No
 def test_one_dump_asks_for_the_others(tmp_path: Path) -> None:
     dump(tmp_path, 0, DONE, WAITS)
     (found,) = findings(tmp_path / "nccl_trace_rank_0")
-    assert found["finding"].startswith("one rank's dump does not say what ran; valid: the folder of all ranks' dumps")
+    assert found["finding"].startswith(
+        "a single rank's dump does not show which rank is behind: give the folder with all ranks' dumps"
+    )
     assert "1 calls had not completed when it was dumped" in found["evidence"]
 
 

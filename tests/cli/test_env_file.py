@@ -329,7 +329,7 @@ def test_a_tuner_of_a_cloud_is_switched_off_by_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"NCCL_ALGO=\0", b" " * (MOST_BYTES + 1)])
 def test_what_is_no_text_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(BadInput, match="no text of at most 1 MiB"):
+    with pytest.raises(BadInput, match="is not a text of at most 1 MiB"):
         read(tmp_path / "file")
 
 

@@ -61,17 +61,17 @@ def test_a_file_has_the_same_calls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("send:1M",), "needs a peer; valid: send@3:1M"),
+        (("send:1M",), "needs a peer, as in send@3:1M"),
         (("allreduce@1:1M",), "AllReduce takes no peer"),
         (("send@16:1M",), "Send with rank 16; valid: 0 to 15"),
         (("send@0:1M",), "sends itself 1 messages and receives 0"),
         (("send@1:1M", "--rank", "16"), "rank 16; valid: 0 to 15"),
         (("allreduce:1M", "--rank", "1"), "a group of collectives takes --rank 0 only"),
-        (("send@1:1M", "--tuner", "none"), "about which NCCL asks no tuner plugin"),
+        (("send@1:1M", "--tuner", "none"), "NCCL asks no tuner plugin about these"),
         (("@/nowhere.json",), "/nowhere.json"),
         (("broadcast@16:1M",), "root 16; valid: 0 to 15"),
-        (("allreduce:1M*10001",), "valid: up to 10000"),
-        ((f"send@{'9' * 5000}:1M",), "valid: a rank"),
+        (("allreduce:1M*10001",), "a group has at most 10000 calls"),
+        ((f"send@{'9' * 5000}:1M",), "expected a rank"),
         ((f"send@1:{'9' * 5000}",), "size of 5000 digits"),
     ],
 )
@@ -83,12 +83,15 @@ def test_what_cannot_be_is_said_in_a_line(words: tuple[str, ...], said: str) -> 
     ("rows", "said"),
     [
         ("[" * 100_000, "not JSON"),
-        ("[]", "no call; valid: one or more"),
-        ('[{"call": "send", "peer": 1, "bytes": 8, "times": "x"}]', "object 1: times 'x'; valid: a whole number"),
-        ('[{"call": "send", "peer": 1, "bytes": 8, "times": 0}]', "object 1: times 0; valid"),
-        ('[{"call": "send", "peer": 1, "bytes": 8, "times": 1e300}]', "object 1: times 1e+300; valid"),
+        ("[]", "name at least one call"),
+        ('[{"call": "send", "peer": 1, "bytes": 8, "times": "x"}]', "object 1: times 'x': expected a whole number"),
+        ('[{"call": "send", "peer": 1, "bytes": 8, "times": 0}]', "object 1: times 0: expected"),
+        ('[{"call": "send", "peer": 1, "bytes": 8, "times": 1e300}]', "object 1: times 1e+300: expected"),
         ('[{"call": "send", "peer": 1, "bytes": 8, "times": 10000000000000}]', "1 to 10000"),
-        ('[{"call": "send", "peer": 1, "bytes": 8}, {"call": "send", "peer": 1, "bytes": 8, "times": 10000}]', "more"),
+        (
+            '[{"call": "send", "peer": 1, "bytes": 8}, {"call": "send", "peer": 1, "bytes": 8, "times": 10000}]',
+            "at most 10000 calls",
+        ),
     ],
 )
 def test_what_a_file_cannot_have_is_said_in_a_line(rows: str, said: str, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_rings_of_a_node_need_only_what_is_received_in_a_window(windows: str, ta
         (("pick", *CALL[:-1], "--rank", "1"), "--rank only applies with --launch: add --launch, or remove it"),
         (
             ("pick", *COPIED),
-            "copy engines do AllGather of 1024 bytes, and no kernel is launched; valid: --buffers plain",
+            "copy engines execute AllGather of 1024 bytes, and no kernel is launched; valid: --buffers plain",
         ),
         (("pick", *COPIED, "--json"), "no kernel is launched; valid: --buffers plain"),
         (("pick", "allgather:1M*2", *COPIED[1:5], *COPIED[7:]), "copy engines do the work and launch nothing"),

@@ -63,7 +63,7 @@ def test_a_whole_number_of_400_digits_is_called_too_large() -> None:
 
 
 def test_what_is_too_large_is_said_at_once() -> None:
-    assert "valid: up to 65,536 ranks" in run(*ORDER, "--nodes", "1048576", code=2).stderr
+    assert "up to 65,536 ranks" in run(*ORDER, "--nodes", "1048576", code=2).stderr
     assert "up to 16,384 ranks" in run(*EXPORT, "--nodes", "100000", code=2).stderr
 
 

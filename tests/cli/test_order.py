@@ -73,8 +73,16 @@ def test_settings_keep_the_other_collectives(nccl: str) -> None:
         (("--bytes", "1G", "--change", "nccl=2.30.7"), "not claimed", "the switch adds (NVLink SHARP)"),
         (("--dtype", "int32", "--bytes", "64K,1G"), "yes", "integers: every order gives the same bits"),
         (("--op", "max", "--bytes", "64K,1G"), "yes", "max: every order gives the same number"),
-        (("--bytes", "64K", "--change", "nccl=2.27.7"), "yes", "each element is added in one order in all of them"),
-        (("--bytes", "64K,96K"), "yes", "each element is added in one order in all of them"),  # a channel each 32 KiB
+        (
+            ("--bytes", "64K", "--change", "nccl=2.27.7"),
+            "yes",
+            "each element is added in the same order in all of them",
+        ),
+        (
+            ("--bytes", "64K,96K"),
+            "yes",
+            "each element is added in the same order in all of them",
+        ),  # a channel each 32 KiB
         (("--bytes", "64K,100K"), "no", "element 1024 of 65536 bytes"),
         (("--gpus-per-node", "2", "--bytes", "8,64K,1M"), "yes", "every element is added as 0 + 1"),
         (
@@ -156,7 +164,7 @@ def test_in_ranges_of_one_order_every_size_has_it(collective: str, machine: tupl
 
 
 def test_what_cannot_be_asked_says_so() -> None:
-    assert "AllGather adds nothing" in refused("allgather", *NODE)
+    assert "AllGather adds no numbers" in refused("allgather", *NODE)
     assert "--rows counts rows of --row-bytes" in refused("allreduce", *NODE, "--rows", "1,7")
     assert "--root 8: valid: 0 to 7" in refused("reduce", *NODE, "--root", "8")
     assert "Ring/LL128 and Tree/LL128" in refused(
@@ -166,7 +174,7 @@ def test_what_cannot_be_asked_says_so() -> None:
         "allreduce", *NODE, "--range", "8..1K", "--bytes", "8"
     )
     assert "valid: FROM..TO" in refused("allreduce", *NODE, "--range", "8")
-    assert "valid: multiples of 4" in refused("allreduce", *NODE, "--bytes", "10")
+    assert "expected multiples of 4" in refused("allreduce", *NODE, "--bytes", "10")
 
 
 @pytest.mark.parametrize(("nccl", "read"), [("2.18.1", True), ("2.30.7", True), ("2.31.2", False)])
@@ -210,10 +218,10 @@ def test_calls_of_a_group_share_channels() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("allreduce", *BATCHES[:2], "--row-bytes", "3", "--rows", "2"), "--row-bytes 3: valid: multiples of 2"),
-        (("allreduce", *BATCHES[:4], "--rows", "99999999999999999"), "--rows 99999999999999999: valid: 1 to "),
+        (("allreduce", *BATCHES[:2], "--row-bytes", "3", "--rows", "2"), "--row-bytes 3: expected a multiple of 2"),
+        (("allreduce", *BATCHES[:4], "--rows", "99999999999999999"), "--rows 99999999999999999: expected 1 to "),
         (("allreduce", "--range", "1..3"), "no size from 1 to 3 bytes; valid: multiples of 4"),
-        (("allreduce", "--root", "3"), "--root: AllReduce has no root; valid for reduce"),
+        (("allreduce", "--root", "3"), "--root: AllReduce has no root; only reduce has one here"),
     ],
 )
 def test_what_cannot_be_asked_names_its_option(words: tuple[str, ...], said: str) -> None:

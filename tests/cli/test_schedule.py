@@ -159,7 +159,7 @@ def test_goal_comes_to_its_end(call: tuple[str, ...]) -> None:
 def test_what_has_no_schedule_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     by_switch = ("allreduce", "--bytes", "1M", *NODE[:4], "--env", "NCCL_ALGO=NVLS")
     for form in ("goal", "chakra"):
-        assert "has no word but ranks, and the switch takes part" in refused(*by_switch, "--format", form, "-o", "x")
+        assert "can only describe ranks, but the switch takes part" in refused(*by_switch, "--format", form, "-o", "x")
     assert "name them with --out" in refused("allreduce", "--bytes", "8K", *NODE, "--format", "chakra")
     assert "remove --wire" in refused("allreduce", "--bytes", "8K", *NODE, "--wire")
     assert "--root 8: valid: 0 to 7" in refused("broadcast", "--bytes", "8K", *NODE, "--root", "8")

@@ -121,7 +121,7 @@ def test_a_trace_that_is_priced_with_another_release_is_said_first(monkeypatch: 
     (of,) = json.loads(Path(TRACE[1]).read_text())["distributedInfo"]["nccl_version"].split()
     other = "2.28.9" if of != "2.28.9" else "2.22.3"
     said = run(*TRACE, "--ranks", "16", "--nccl", other).stderr
-    assert f"{TRACE[1]} is of NCCL {of}, and priced with {other}; what ran is priced with --nccl {of}" in said
+    assert f"{TRACE[1]} is from NCCL {of}, but is priced with {other}; add --nccl {of} to have what ran priced" in said
     assert "priced with" not in run(*TRACE, "--ranks", "16", "--nccl", f"{other},{of}").stderr
 
 
@@ -129,7 +129,7 @@ def test_a_trace_is_priced_with_its_own_release_where_none_is_asked_for(monkeypa
     monkeypatch.chdir(Path(__file__).parents[2])
     (of,) = json.loads(Path(TRACE[1]).read_text())["distributedInfo"]["nccl_version"].split()
     done = run(*TRACE, "--ranks", "16")
-    assert f"note: priced with NCCL {of}, which the files are of; --nccl says another" in done.stderr
+    assert f"note: priced with NCCL {of}, from which the files are; choose another release with --nccl" in done.stderr
     assert f"8 GPUs each, NCCL {of}: " in done.stdout
     assert done.stdout == run(*TRACE, "--ranks", "16", "--nccl", of).stdout
 

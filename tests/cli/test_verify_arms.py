@@ -40,7 +40,7 @@ def test_the_default_alone_is_unknown(tmp_path: Path) -> None:
 def test_what_to_force_next_is_listed_with_its_variables() -> None:
     printed = run(*B200, "--nodes", "4", "--next").stdout
     assert "NCCL_ALGO=Ring NCCL_PROTO=LL128" in printed
-    assert "calls that say most of this cluster" in printed
+    assert "calls that tell most about this cluster" in printed
     assert "NCCL_ALGO=Ring NCCL_PROTO=Simple" not in printed
     answer = json.loads(run(*B200, "--nodes", "4", "--next", "--json").stdout)
     assert {"combination", "possible_gain", "low_us", "pick_us", "measured"} <= set(answer["next"]["runs"][0])
@@ -63,11 +63,11 @@ def test_nothing_is_judged_where_all_results_were_wrong(tmp_path: Path) -> None:
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     for words, hint in (
-        (("--arm", "Ring"), "valid: NAME=FILE"),
+        (("--arm", "Ring"), "expected NAME=FILE"),
         (("--arm", f"Rong={log(tmp_path / 'a.log', 1)}", "--machine", "dgx-h100"), "valid: default"),
         (("--table", "nowhere"), "b200-8x-64n__2.29.7__together"),
         (("--table", B200[2], "--plot", "x.png"), "without --arm"),
-        (("--table", B200[2], "--calibration", "dgx-b200"), "is for --next"),
+        (("--table", B200[2], "--calibration", "dgx-b200"), "only applies with --next"),
         ((), "FILE"),
     ):
         done = run("verify", *words, code=2)

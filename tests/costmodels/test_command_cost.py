@@ -636,7 +636,10 @@ BAD = {
     "no file": ("fit alpha-beta --sweep /nowhere/x.txt", "/nowhere/x.txt: No such file"),
     "no report": ("report /nowhere/x.txt --machine dgx-h100", "/nowhere/x.txt: No such file"),
     "beta of a report": ("report x.txt --machine dgx-h100 --beta-gbs 0", "--beta-gbs: 0; valid: above 0"),
-    "picture": ("report /nowhere/x.txt --machine dgx-h100 --plot x.gif", "x.gif: the ending says the format"),
+    "picture": (
+        "report /nowhere/x.txt --machine dgx-h100 --plot x.gif",
+        "x.gif: the file's ending must name the format",
+    ),
 }
 
 

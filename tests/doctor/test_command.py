@@ -86,7 +86,7 @@ def test_the_screen_is_80_columns_wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("<system", "cut: it ends in line 1 without </system>"),
+        ("<system", "the file is cut off: it ends in line 1 without </system>"),
         ('<system version="1"><cpu numaid="0"/></system>', "no <gpu> in it|has no arch"),
     ],
 )

@@ -168,7 +168,7 @@ def test_a_dump_of_a_domain_is_examined_host_by_host() -> None:
     """Hosts have devices of the same numbers, so NCCL's dump of a domain is no topology of one node."""
     seen = run("diagnose", report("F10/fused-rank5.xml"), code=1).stdout
     words = " ".join(seen.split())
-    assert "nvlinks, host 1 of the domain: gpu:1: 0 NVLinks of 18" in words
+    assert "nvlinks, host 1 of the domain: gpu:1: 0 of 18 NVLinks" in words
     assert "That is rank 5." in words
     assert "2 hosts with 8 GPUs" in words
 

@@ -537,8 +537,8 @@ def test_an_exported_table_is_not_ignored_in_silence(tmp_path: Path, monkeypatch
     monkeypatch.setenv("NCCL_TUNER_TABLE", str(tmp_path / "t"))
     said = run("pick", "--libnccl", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "8").stderr
     assert (
-        "note: NCCL_TUNER_TABLE is set, but no plugin reads it here; `nccl-tuner plugin lint --libnccl` loads a table"
-        in said
+        "note: NCCL_TUNER_TABLE is set, but libnccl is asked without a tuner plugin, so that no table is loaded; "
+        "`nccl-tuner plugin lint --libnccl` does" in said
     )
 
 

@@ -84,8 +84,10 @@ def test_the_command_says_which_count_for_a_new_communicator() -> None:
     assert whole.startswith("NCCL 2.28.9: a new communicator of a running process reads ")
     assert "NCCL_ALGO" in whole.splitlines()[4]
     once = run("job", "variables", "NCCL_ALGO", "NCCL_MAX_NCHANNELS", "--nccl", "2.28.9", code=1).stdout
-    assert once.startswith("no: NCCL_MAX_NCHANNELS must be set before the process starts")
-    assert run("job", "variables", "NCCL_ALGO", "--nccl", "2.28.9").stdout.startswith("read again")
+    assert once.startswith("no: set NCCL_MAX_NCHANNELS before the process starts")
+    assert run("job", "variables", "NCCL_ALGO", "--nccl", "2.28.9").stdout.startswith(
+        "yes: a new communicator reads it again"
+    )
     unknown = run("job", "variables", "NCCL_ALG", "--nccl", "2.28.9", code=3)
     assert "did you mean NCCL_ALGO" in unknown.stderr
 

@@ -122,7 +122,7 @@ def test_counts_become_nbytes_by_the_collective_and_its_ranks(tmp_path: Path) ->
         ("collective,bytes,calls\nallreduce,8,inf\n", "x:2: 'inf' calls"),
         ("collective,bytes,calls\nallreduce,8\n", "x:2: 2 cells in 3 columns (collective, bytes, calls)"),
         ("collective,bytes,weigth\nallreduce,8,1\n", "x:1: unknown column 'weigth'; valid: collective, bytes,"),
-        ("collective,bytes,bytes\nallreduce,8,1\n", "x:1: column 'bytes' twice"),
+        ("collective,bytes,bytes\nallreduce,8,1\n", "x:1: column 'bytes' occurs twice"),
         ("collective,calls\nallreduce,8\n", "x:1: no size; valid: bytes, bytes_per_rank, count"),
         ("collective,count\nallreduce,8\n", "x:2: a count of elements needs a dtype"),
         ("collective,count,dtype\nallreduce,8,bf17\n", "x:2: unknown type 'bf17'; valid: int8"),
@@ -130,14 +130,14 @@ def test_counts_become_nbytes_by_the_collective_and_its_ranks(tmp_path: Path) ->
         ("collective,count,dtype\nallgather,9223372036854775807,int8\n", "x:2: allgather of 14757395258967641"),
         ("collective,bytes,op\nallreduce,8,plus\n", "x:2: unknown operation 'plus'; valid: sum"),
         ("collective,bytes,ranks\nallreduce,8,0\n", "x:2: ranks '0'; valid: a whole number from 1"),
-        ("collective,bytes,calls,weight\nallreduce,8,1,1\n", "x:2: calls and weight say how often; valid: one"),
-        ("collective,bytes,bytes_per_rank\nallreduce,8,1\n", "x:2: no size, or two"),
+        ("collective,bytes,calls,weight\nallreduce,8,1,1\n", "x:2: calls and weight both say how often a call is made"),
+        ("collective,bytes,bytes_per_rank\nallreduce,8,1\n", "x:2: give exactly one column with the size"),
         ("collective,bytes\n,8\n", "x:2: no collective"),
-        ("allreduce\n", "x:1: no line names the columns"),
-        ("allreduce;8;1\n", "x:1: no line names the columns"),
-        ("collective,bytes\n", "x: no records"),
+        ("allreduce\n", "x:1: a line with the names of the columns is missing"),
+        ("allreduce;8;1\n", "x:1: a line with the names of the columns is missing"),
+        ("collective,bytes\n", "x has no records"),
         (" \n", "x: empty"),
-        ("[]", "x: no records"),
+        ("[]", "x has no records"),
         ('[{"collective": "allreduce", "bytes": 8}, 1]', "x: record 2: not an object"),
         ('[{"collective": "allreduce", "bytes": 8}, {"collective": "x", "bytes": 8}]', "x: record 2: unknown coll"),
         ('[{"collective": "allreduce", "size": 8}]', "x: record 1: unknown column 'size'"),
@@ -182,10 +182,10 @@ def test_what_has_no_price_is_counted_and_named(tmp_path: Path) -> None:
     assert sizes(named) == [("Reduce", "float32", 8, 4)]
     eight = count([found(tmp_path / "x", text)], replace(WANTED, ranks=8, nodes=None))
     assert sizes(eight) == [("AllReduce", "float32", 8, 2)]
-    assert eight.notes[0] == "calls of communicators of 8 ranks are priced on 16, of the same bytes"
-    with pytest.raises(BadInput, match="no calls to price; the files have none"):
+    assert eight.notes[0] == "calls of communicators of 8 ranks are priced on 16 ranks, with the same number of bytes"
+    with pytest.raises(BadInput, match="there are no calls to price: the files have none"):
         count([found(tmp_path / "x", '{"traceEvents": []}')], WANTED)
-    with pytest.raises(BadInput, match=r"no calls to price; .* 8 ranks; .* 4 ranks; ranks=: valid: 8$"):
+    with pytest.raises(BadInput, match=r"there are no calls to price: .* 8 ranks; .* 4 ranks; ranks=: valid: 8$"):
         count([found(tmp_path / "x", "collective,bytes,ranks,nodes\nreduce,8,8,2\nreduce,8,4,4\n")], WANTED)
     with pytest.raises(BadInput, match="communicator= 'c': valid: a, tp, dp, b"):
         count([found(tmp_path / "x", text)], replace(WANTED, communicators=("c",)))
@@ -378,7 +378,7 @@ def test_a_log_without_calls_is_counted_by_its_choices(tmp_path: Path) -> None:
     text += "h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 64 Bytes -> Kernel AllReduce_AGxLL_R nchannels 1\n"
     counted = count([found(tmp_path / "x", text)], WANTED)
     assert sizes(counted) == [("AllGather", "float32", 32_000, 1), ("AllReduce", "float32", 2000, 2)]
-    assert left_out(counted)["a collective"] == ("the log does not name it; COLL lines do", 1)
+    assert left_out(counted)["a collective"] == ("the log does not name the collective (COLL lines would)", 1)
     assert left_out(counted)["AllReduce"] == ("symmetric kernels, which have no predicted time", 1)
     assert any("no COLL lines" in note for note in counted.notes)
 
@@ -566,8 +566,8 @@ def test_regret_is_the_picks_measured_time_over_the_best(tmp_path: Path) -> None
     assert at_128k["pick_us"] == pytest.approx(100)
     assert at_128k["best_us"] == pytest.approx(60)
     assert at_128k["interpolated"]
-    assert above == {"reason": "the file has 65536 to 262144 bytes"}
-    assert gathered == {"reason": "no AllGather in the file"}
+    assert above == {"reason": "the file only has sizes from 65536 to 262144 bytes"}
+    assert gathered == {"reason": "the file has no AllGather"}
     total = variant["regret"]
     assert total["regret_us"] == pytest.approx(10 * 10 + 3 * 40)
     assert (total["pick_us"], total["best_us"]) == (pytest.approx(500 + 300), pytest.approx(400 + 180))
@@ -673,7 +673,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert refused(path, *HERE_TWO, "--setting", "ALGO=Ring").startswith("--setting 'ALGO=Ring': expected NCCL_NAME=")
     assert refused(path, *HERE_TWO, "--setting", "NCCL_ALGO").startswith("--setting 'NCCL_ALGO': expected NCCL_NAME=")
     assert "NCCL_NET_PLUGIN_REF_COUNT: not" in refused(path, *HERE_TWO, "--setting", "NCCL_NET_PLUGIN_REF_COUNT=1")
-    assert refused(path, *HERE_TWO, "--communicator", "tp") == "--communicator 'tp': the calls name none"
+    assert refused(path, *HERE_TWO, "--communicator", "tp") == "--communicator 'tp': the calls name no communicator"
     assert "has no symmetric windows; valid: 2.27.3" in refused(
         path, *HERE_TWO, "--nccl", "2.20.5", "--buffers", "window"
     )

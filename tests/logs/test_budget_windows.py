@@ -40,7 +40,7 @@ def test_each_call_is_priced_by_what_runs_it() -> None:
     assert isinstance(kernel, SymmetricPrice)
     assert (kernel.name, kernel.channels) == ("symmetric kernel AllGather_STMC", 2)
     assert f"{kernel.time_us:.2f}" == "14.16"
-    assert copied == Unpriced("copy engines, of which NCCL models no time")
+    assert copied == Unpriced("runs on copy engines, for which NCCL has no time model")
     assert isinstance(plain, Price)
     selection = Selection(replace(B200, environment={}).communicator())
     broadcast = Request(Collective.Broadcast, DataType.float32, Op.sum, buffers=Buffers.window)
@@ -56,7 +56,7 @@ def test_a_budget_says_whose_times_it_has(tmp_path: Path) -> None:
     by_entry = {(entry["collective"], entry["bytes"]): entry["prices"] for entry in found["entries"]}
     gathered, copied = by_entry["AllGather", 1 << 20][0], by_entry["AllGather", 2 << 30][0]
     assert (gathered["bypass"], gathered["algorithm"]) == ("symmetric kernel AllGather_STMC", None)
-    assert copied["reason"] == "copy engines, of which NCCL models no time"
+    assert copied["reason"] == "runs on copy engines, for which NCCL has no time model"
     assert (windows["priced_calls"], windows["unpriced_calls"]) == (15, 2)
     reduced, sent = by_entry["AllReduce", 8 << 10][0], by_entry["Broadcast", 1 << 20]
     assert windows["symmetric_us"] == pytest.approx(gathered["total_us"] + reduced["total_us"])
@@ -68,7 +68,7 @@ def test_a_budget_says_whose_times_it_has(tmp_path: Path) -> None:
     text = run("budget", str(path), *described, "--setting", "NCCL_WIN_ENABLE=0").stdout
     assert "ms by NCCL's model of symmetric kernels" in text
     assert "not compared: 8 calls on a symmetric kernel in one" in text
-    assert "2 x AllGather float32 2 GiB: copy engines, of which NCCL models no time" in text
+    assert "2 x AllGather float32 2 GiB: runs on copy engines, for which NCCL has no time model" in text
     labels = run("budget", str(path), *described, "--prometheus").stdout
     assert 'algo_proto="AllGather_STMC"' in labels
 

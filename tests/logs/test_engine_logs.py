@@ -130,7 +130,7 @@ def test_an_implementation_that_is_missing_without_a_word_is_named(tmp_path: Pat
 def test_more_ranks_than_the_machine_takes_is_said(tmp_path: Path) -> None:
     lines = ["tensor_parallel_size=3, x", MISSING[0]["example"]]
     found = of_file(written(tmp_path, *lines), "--machine", "dgx-h100")
-    assert "3 ranks do not divide" in found["by_code"]["engine_log.not_placed"]["text"]
+    assert "3 ranks neither divide" in found["by_code"]["engine_log.not_placed"]["text"]
 
 
 def test_lines_of_nccl_beside_are_read_as_well(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_an_adapter_too_far_for_gpudirect_is_no_missing_module(tmp_path: Path) -
     assert "each adapter is too far from its GPU (distance 6, at most 4)" in answered
     assert "nvidia-peermem" not in answered
     omni_path = answers(tmp_path, "NET/IB : Using [0]hfi1_0:1/IB [1]hfi1_1:1/IB ; OOB ib0:10.1.1.1<0>", host, nodes=2)
-    assert "because: Omni-Path's adapters (hfi1) have it with their own network plugin alone" in omni_path
+    assert "because: Omni-Path's adapters (hfi1) only have it with their own network plugin" in omni_path
     without = answers(tmp_path, "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_2'", far, host, nodes=2)
     assert "nvidia-peermem is not loaded" in without
 

@@ -168,7 +168,7 @@ def test_what_is_no_log_says_so(content: bytes, large: bool, tmp_path: Path, mon
     (tmp_path / "run.log").write_bytes(content)
     first = found(tmp_path / "run.log")[0]
     assert first.severity is Severity.UNKNOWN
-    assert "no line of NCCL in it" in first.as_json()["text"]
+    assert "the file has no line of NCCL" in first.as_json()["text"]
 
 
 def test_a_packed_log_is_read(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_titles_have_the_machine_s_name_and_wrong_results_are_no_success(tmp_pat
     path = tmp_path / "run.jsonl"
     ran = run(*MEASURE, "--bytes", "1K", "--fault", "wrong:rank=1", "--out", str(path), code=1)
     first, title, *_ = ran.stdout.splitlines()
-    assert first == "8 of 8 rows have wrong results: GPUs, links or libnccl fail"
+    assert first == "8 of 8 rows have wrong results: a GPU, a link or libnccl is faulty"
     assert title == "1 x dgx-h100, 2 GPUs each, NCCL 2.28.9; backend double"
     assert "of what had no wrong results" in ran.stdout.splitlines()[-1]
     assert "8 of 8 rows have wrong results" in ran.stderr
@@ -162,7 +162,7 @@ def test_a_slow_rank_is_named(tmp_path: Path) -> None:
     ran = run(*words, "--fault", "slow:rank=5", "--out", str(path))
     blocks = read(path).blocks
     assert ran.stdout.startswith(
-        f"rank 5 is late: it ends 0.50 of a call after the median rank, in {len(blocks)} of {len(blocks)} "
+        f"rank 5 is late: in {len(blocks)} of {len(blocks)} sample blocks it ends after the median rank by 0.50 of "
     )
     assert {block.late_us[0][0] for block in blocks} == {5}
     assert all(len(block.late_us) == 8 for block in blocks)

@@ -767,7 +767,7 @@ def test_progress_is_a_line_every_so_often_and_none_with_json(
     monkeypatch.setattr(verb, "SAY_EVERY_S", 0.0)
     arguments = [*SIMULATED[1:], "allreduce", "--bytes", "1M", "--out"]
     verb.command.main([*arguments, str(tmp_path / "a")], standalone_mode=False)
-    assert "round 1: 8 of 8 not known yet, 1 sample blocks" in capsys.readouterr().err
+    assert "round 1: 8 of 8 combinations not yet precise enough, 1 sample blocks" in capsys.readouterr().err
     verb.command.main([*arguments, str(tmp_path / "b"), "--json"], standalone_mode=False)
     assert capsys.readouterr().err == ""
 
@@ -787,10 +787,10 @@ def test_progress_is_a_line_every_so_often_and_none_with_json(
             "unknown algorithm 'three'; did you mean Tree?; valid: Tree, Ring",
         ),
         (("--out", "x", "--protocols", "ll64"), "unknown protocol 'll64'; did you mean LL?; valid: LL, LL128, Simple"),
-        (("--out", "x", "--channels", "4,65"), "channels '65'; valid: 1 to 64"),
+        (("--out", "x", "--channels", "4,65"), "channels '65': expected numbers from 1 to 64"),
         (("--out", "x", "--backend", "gpus"), "unknown backend 'gpus'; valid: simulated, gpu"),
         (("--out", "x", "--backend", "double"), "in a checkout: python -m tests.support.double.nccl_tuner measure"),
-        (("--out", "x", "--backend", "gpu", "--nothing-planted"), "nothing to plant with --backend gpu"),
+        (("--out", "x", "--backend", "gpu", "--nothing-planted"), "only applies with --backend simulated, not gpu"),
         (("--out", "x", "--algorithms", "pat", "allreduce"), "nothing to measure: none of the combinations requested"),
         (("--out", "x", "--bytes", "7"), "7 bytes: not a whole number of float32"),
         (("--out", "x", "--machine", "dgx"), "dgx"),

@@ -164,13 +164,13 @@ def test_verify_takes_the_communicator_of_a_log(tmp_path: Path) -> None:
 def test_refusals_say_what_is_missing(runs: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "pod.table"
     for words in (("fit", "constants"), ("decide", "--no-gate", "--out", out)):
-        assert "does not say where it was measured; valid: --machine NAME" in refused(*words, runs[1])
+        assert "does not say where it was measured; add --machine NAME" in refused(*words, runs[1])
     assert "valid: with --machine NAME" in refused("verify", runs[1])
     assert "add --no-gate" in refused("decide", *runs, *PLACE, "--out", out)
     assert "without --arm and --machine" in refused("decide", *runs, *PLACE, "--out", out, "--no-gate", "--interpolate")
     assert "Ring was forced; --arm says" in refused("fit", "constants", "--arm", f"Tree={runs[1]}", *PLACE)
     several: tuple[str | Path, ...] = ("plot", "measured", *runs, "--json")
-    assert "valid with --machine NAME" in refused(*several)
+    assert "need --machine NAME" in refused(*several)
     assert "2 nodes; --nodes says 4" in refused(*several, *PLACE, "--nodes", "4")
     job: tuple[str | Path, ...] = (
         "budget",

@@ -349,7 +349,7 @@ def test_table_name_and_file_stay_apart(tmp_path: Path) -> None:
 def test_a_table_says_all_that_it_lacks(tmp_path: Path) -> None:
     file = nccl_tests_text.write(tmp_path / "run.log", TIMES)
     said = run("measured", str(file), "-o", str(tmp_path / "out.csv"), code=2).stderr
-    assert "which machine: --machine NAME, or --machine-note TEXT; and where the numbers are from: --source" in said
+    assert "the machine (--machine NAME or --machine-note TEXT) and where the numbers come from (--source" in said
     assert "--source cannot be used with FILEs without -o" in run("measured", str(file), "--source", "x", code=2).stderr
     assert (
         "--nccl cannot be used with the list of tables (no FILE)" in run("measured", "--nccl", "2.28.9", code=2).stderr
@@ -358,4 +358,4 @@ def test_a_table_says_all_that_it_lacks(tmp_path: Path) -> None:
 
 def test_a_log_without_times_is_not_called_sound() -> None:
     log = Path(__file__).parents[2] / "docs" / "examples" / "nccl.log"
-    assert "has no times" in run("measured", str(log), code=2).stderr
+    assert "has no measured times" in run("measured", str(log), code=2).stderr

@@ -296,7 +296,7 @@ def test_headings_say_that_a_table_is_ignored(of_other_release: Path) -> None:
     assert says in " ".join(out.split())
     assert says not in " ".join(run(*pick, "2.29.2").stdout.split())
     budget = ("budget", "docs/examples/step.csv", "--table", str(of_other_release), "--time", "nccl", *words)
-    assert "IGNORED, as it is for NCCL 2.29.2" in " ".join(run(*budget, "2.28.9").stdout.split())
+    assert "IGNORED by the plugin, as it is for NCCL 2.29.2" in " ".join(run(*budget, "2.28.9").stdout.split())
     assert "IGNORED" not in run(*budget, "2.29.2").stdout
 
 

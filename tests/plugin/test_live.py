@@ -75,7 +75,7 @@ def test_a_process_that_was_killed_leaves_its_counts(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
     (counts,) = live.read([tmp_path / "live"])
     assert (counts.rank, counts.decided[2], counts.runs) == (7, 1, False)
-    assert "1 of processes that are gone" in run("plugin", "stats", str(tmp_path / "live")).stdout
+    assert "1 from processes that have ended" in run("plugin", "stats", str(tmp_path / "live")).stdout
 
 
 def test_a_table_that_is_not_used_shows(tmp_path: Path) -> None:

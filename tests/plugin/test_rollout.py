@@ -152,7 +152,7 @@ def test_a_switch_that_the_plugin_refuses_is_mended_by_the_command(name: str, tm
     assert "switch FILE mend" in run("plugin", "switch", str(file), "off", code=2).stderr
     assert file.read_bytes() == REFUSED[name]
     assert run("plugin", "switch", str(file), "mend").stdout.startswith(f"{file}: ")
-    assert "nothing to mend" in run("plugin", "switch", str(file), "mend").stdout
+    assert "nothing to repair" in run("plugin", "switch", str(file), "mend").stdout
     run("plugin", "switch", str(file), "off")
     times = [int(line.split()[1]) for line in file.read_text("ascii").splitlines() if line[0] != "#"]
     assert times == sorted(times)
@@ -166,7 +166,7 @@ def test_a_line_is_never_before_the_last(tmp_path: Path) -> None:
     later = rollout.switch(file, off=True, margin_s=5000)
     done = run("plugin", "switch", str(file), "on")
     assert rollout.switch(file, off=False) == later
-    assert "last line is of that time" in done.stderr
+    assert "time of the file's last line" in done.stderr
     assert len(file.read_text().splitlines()) == 3
 
 

@@ -221,7 +221,7 @@ def test_a_rank_without_its_table_is_named(tmp_path: Path) -> None:
     assert [one.table for one in read.tables if one.sha256 is None] == found.paths["none"]
     shown = run("plugin", "stats", str(tmp_path / "a"), str(tmp_path / "b"), code=1).stdout
     assert f"  no table that could be used ({tmp_path}/missing, {tmp_path}/gone) on " in shown
-    assert f"{tmp_path}/gone: could not be used by 1 ranks of communicators" in shown
+    assert f"{tmp_path}/gone: 1 ranks of communicators could not use it" in shown
 
 
 @pytest.mark.parametrize(

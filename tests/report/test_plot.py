@@ -92,7 +92,7 @@ def test_the_map_marks_where_a_measured_pick_loses(tmp_path: Path) -> None:
 
 
 def test_a_table_without_the_machines_points_is_refused() -> None:
-    with pytest.raises(BadInput, match="has no pick of AllReduce beside a forced run"):
+    with pytest.raises(BadInput, match="has no times of both NCCL's pick and a forced choice for AllReduce"):
         invoke("plot", "map", "allreduce", "--machine", "dgx-b200", "--nodes-list", "3", "--measured", B200, "--json")
 
 
@@ -427,8 +427,8 @@ def test_a_file_that_says_its_communicator_is_of_no_other(tmp_path: Path) -> Non
     assert (theirs["nccl"], newer["nccl"]) == ("2.28.9", "2.32.3")
     for options, says in (
         (("--machine", "dgx-a100", "--nodes", "2"), "measured on 2 x dgx-h100"),
-        (("--nccl", "2.20.5"), "--nccl: "),
-        (("--nodes", "1"), "--nodes: "),
+        (("--nccl", "2.20.5"), "--nccl does not apply"),
+        (("--nodes", "1"), "--nodes does not apply"),
         (("--collective", "broadcast"), "has no Broadcast"),
     ):
         done = CliRunner().invoke(everything, [*drawn, *options])
@@ -437,17 +437,17 @@ def test_a_file_that_says_its_communicator_is_of_no_other(tmp_path: Path) -> Non
 
 
 BAD: dict[str, tuple[tuple[str, ...], str]] = {
-    "nothing requested": (MAP, "valid: --out FILE"),
+    "nothing requested": (MAP, "add --out FILE"),
     "ending": ((*MAP, "--out", "x.gif"), ".png"),
     "folder": ((*MAP, "--out", "/nonexistent/x.png"), "No such file"),
-    "nodes": ((*MAP, "--nodes", "4", "--json"), "valid: --to-nodes"),
-    "node": (("plot", "map", "allreduce", "--node", "dgx-h100x2", "--node", "dgx-a100", "--json"), "valid: --to-nodes"),
-    "both": ((*MAP, "--nodes-list", "4", "--to-nodes", "4", "--json"), "no --to-nodes"),
+    "nodes": ((*MAP, "--nodes", "4", "--json"), "use --to-nodes"),
+    "node": (("plot", "map", "allreduce", "--node", "dgx-h100x2", "--node", "dgx-a100", "--json"), "use --to-nodes"),
+    "both": ((*MAP, "--nodes-list", "4", "--to-nodes", "4", "--json"), "without --to-nodes"),
     "list": ((*MAP, "--nodes-list", "4,,5", "--json"), "--nodes-list 4,,5"),
     "count": ((*MAP, "--nodes-list", "0", "--json"), "numbers from 1"),
     "sizes": ((*MAP, "--from", "8", "--to", "8", "--json"), "--from below --to"),
     "one rank": ((*MAP, "--gpus-per-node", "1", "--to-nodes", "1", "--json"), "two ranks or more"),
-    "no change": (("plot", "diff", *MAP[2:], "--json"), "valid: --change"),
+    "no change": (("plot", "diff", *MAP[2:], "--json"), "--change KEY=VALUE"),
     "release": (("plot", "diff", *MAP[2:], "--change", "nccl=1.2", "--json"), "no table for NCCL 1.2"),
 }
 

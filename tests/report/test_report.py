@@ -310,7 +310,7 @@ def test_the_page_refers_to_nothing_outside(html: str) -> None:
 
 def test_a_report_is_of_nodes_that_are_alike() -> None:
     mixed = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, others=(Scenario("", 1, machine="dgx-a100"),))
-    with pytest.raises(BadInput, match="valid: --machine"):
+    with pytest.raises(BadInput, match="use --machine or --topology"):
         collect(mixed, ["2.28.9"], DataType.float32, Op.sum)
 
 
@@ -601,7 +601,7 @@ def test_a_topology_says_the_path_of_a_channel(graph: str, tmp_path: Path) -> No
         (("rings", "--json"), "valid: ring, tree, nvls"),
         (("ring", "tree", "--json"), "name one graph"),
         (("--out", "drawn.png"), "valid: --out FILE.svg"),
-        ((), "nothing to write; valid: --out FILE.svg"),
+        ((), "nothing to write: add --out FILE.svg"),
         (("--points", "3", "--json"), "--points cannot be used with topology"),
     ],
 )

@@ -288,7 +288,7 @@ def test_nsight_without_communicators_has_ranks_where_there_is_one_number_of_the
     database.commit()
     database.close()
     made = read(path, 2)
-    assert {call.unusable for call in made.calls} == {None, "of how many ranks is not recorded"}
+    assert {call.unusable for call in made.calls} == {None, "the number of ranks is not recorded"}
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_nsight_exports_without_payloads(tmp_path: Path, statement: str, message
         (b'{"dump_stats": {}}\n{"dump_stats": {}}', "no record of a collective"),
         (b"nccl_collective_exec_time_microseconds{collective=\n", "x:1: not a line of Prometheus text"),
         (b'nccl_bus_bandwidth_gbs{a="b"} 1\n', "no line of nccl_collective_exec_time_microseconds"),
-        (b'{"entries": [], "pg_config": {}}', "without entries"),
+        (b'{"entries": [], "pg_config": {}}', "has no entries"),
         (b'{"entries": [{}], "pg_config": {}}', r"entries\[0\] is not what the Flight Recorder writes"),
         (b'{"entries": [7], "pg_config": {}}', r"entries\[0\] is not what the Flight Recorder writes"),
         (b'{"summary": {"all_reduce": 3}, "metadata": {}}', r"summary\['all_reduce'\] is not what DeepSpeed writes"),

@@ -76,7 +76,7 @@ def test_the_rank_that_differs_from_most_is_named(
     found = findings_of(write(tmp_path_factory.mktemp("dumps"), dumps))
     assert verdict(found) == (code, Severity.FAULT)
     assert (found[0].facts["ranks"], found[0].facts["clear"], found[0].facts["tie"]) == ([rank], True, False)
-    assert words(found[0]).endswith(f"and the odd: rank {rank}.")
+    assert words(found[0]).endswith(f"these differ: rank {rank}.")
 
 
 def test_where_as_many_ranks_say_either_both_are_named(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_share_counts_octaves() -> None:
         ("nodes=", "expected KEY=VALUE"),
         ("nodes=0", "valid: 1 to"),
         ("nodes=two", "valid: 1 to"),
-        ("colour=red", "unknown key 'colour'.*nodes"),
+        ("colour=red", "'colour' is not a key that can be changed.*nodes"),
     ],
 )
 def test_changes_that_are_none(assignment: str, says: str) -> None:

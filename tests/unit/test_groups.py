@@ -131,7 +131,7 @@ def test_the_command_for_people() -> None:
 )
 def test_calls_that_are_none(calls: str) -> None:
     done = run("pick", calls, "--machine", "dgx-h100", code=2)
-    assert "valid" in done.stderr
+    assert "valid" in done.stderr or "is not of the form CALL" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -345,7 +345,7 @@ def test_messages_keep_2_27_from_symmetric_kernels() -> None:
 def test_copied_calls_in_a_group_with_sends_are_refused() -> None:
     words = "--machine", "dgx-h100", "--nccl", "2.30.7", "--buffers", "window", "--env", "NCCL_CTA_POLICY=ZERO"
     done = run("pick", "alltoall:1M,send@1:1M", *words, code=2)
-    assert "AllToAll is done by copy engines" in done.stderr
+    assert "copy engines execute AllToAll" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -397,7 +397,7 @@ def test_what_the_network_offers_orders_calls_on_plain_buffers() -> None:
     offered, without = (kernels(*adapters, "--env", f"NCCL_GIN_TYPE={kind}") for kind in (3, 0))
     assert kernels(*adapters) == offered != without
     efa = run("pick", "reducescatter:4M*2", "--machine", "p5.48xlarge", "--nodes", "4", "--nccl", "2.32.3")
-    assert "whether the network lets GPUs start transfers (GIN) is not known" in " ".join(efa.stderr.split())
+    assert "as if the network did not let GPUs start transfers (GIN)" in " ".join(efa.stderr.split())
 
 
 def test_the_command() -> None:

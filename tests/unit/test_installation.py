@@ -217,7 +217,7 @@ def test_doctor_says_what_is_missing_and_how_to_mend_it(monkeypatch: pytest.Monk
     assert said["cached"] == []
     assert said["cache"] == str(tmp_path)
     text = run("doctor").stdout
-    assert text.startswith("what is installed works; extras that are not installed: ")
+    assert text.startswith("everything that is installed works; these extras are not installed: ")
     assert "pip install 'nccl-tuner[parquet]'" in text
     assert said["releases"] == release.names()
     assert ", ".join(said["releases"]) in text

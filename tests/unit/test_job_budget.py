@@ -82,7 +82,7 @@ def test_a_trace_says_the_ranks_of_its_groups(tmp_path: Path) -> None:
     budget = priced(path, JobGroups())
     assert {one.group: one.ranks for one in budget.groups} == {"1": "0-24:8", "2": "0-3", "3": "0-30:2", "all": "0-31"}
     assert [str(left) for left in budget.left_out] == [
-        "1 x allreduce: of 9, whose ranks the file does not say; job= does"
+        "1 x allreduce: of 9, whose ranks the file does not say (job= can)"
     ]
     named = priced(path, JobGroups(layout_of("tp=4,pp=4", 32)))
     assert {one.group: one.ranks for one in named.groups}["tp"] == "0-3"
@@ -101,11 +101,11 @@ def csv(path: Path, *rows: str) -> Path:
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        (["collective,bytes,ranks", "allreduce,1M,4"], "which several groups have: tp, "),
-        (["collective,bytes,ranks", "allreduce,1M,6"], "which no group of the job has"),
+        (["collective,bytes,ranks", "allreduce,1M,4"], "but several groups of the job have this size: tp, "),
+        (["collective,bytes,ranks", "allreduce,1M,6"], "but no group of the job has this size"),
         (["collective,bytes,ranks,communicator", "allreduce,1M,8,tp"], "group tp of the job has 4"),
         (["collective,bytes,communicator", "allreduce,1M,cp"], "of group cp, of one rank in this job"),
-        (["collective,bytes_per_rank,communicator", "allgather,1M,tp"], "column ranks does"),
+        (["collective,bytes_per_rank,communicator", "allgather,1M,tp"], "a column ranks can"),
     ],
 )
 def test_calls_of_no_known_group_are_named(tmp_path: Path, rows: list[str], reason: str) -> None:
@@ -231,7 +231,7 @@ def test_the_command_prices_a_model_as_a_list_of_the_same_calls(tmp_path: Path) 
         (("--model", "llama-3-71b"), "unknown model 'llama-3-71b'"),
         (("--model", "llama-3-70b", "--imbalance", "2"), "valid: 1 to 1"),
         (("--model", "mixtral-8x7b", "--job", "ep=4", "--imbalance", "0"), "valid: 1 to 4"),
-        (("--model", "llama-3-70b", "--job", "cp=2"), "--job cp: no calls of a model are known"),
+        (("--model", "llama-3-70b", "--job", "cp=2"), "--job cp: the calls of a model split like this are not known"),
         (("--model", "mixtral-8x7b", "--job", "tp=2,ep=4,etp=1"), "valid: 2"),
         (("--model", "deepseek-v3", "--job", "pp=4"), "pp 4 does not divide layers 61"),
         (("--model", "llama-3-70b", "--rank", "1"), "--rank only applies to FILEs"),

@@ -110,7 +110,7 @@ def test_too_few_blocks_say_what_to_do() -> None:
         assert (arm.judged, (arm.why_not or "").partition(": ")[::2]) == (
             False,
             (
-                "2 blocks in 2 stretches of time; at least 6",
+                "2 blocks in 2 stretches of time are too few (at least 6 stretches are needed)",
                 "explore longer, or start the job again with this table, and give decide both folders",
             ),
         )
@@ -457,8 +457,8 @@ def test_steps_are_read_from_what_jobs_write(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("0.5\n" * 3, "3 steps; at least 8"),
-        ("0.5\nlong\n", ":2: no time of a step"),
+        ("0.5\n" * 3, "has 3 steps, and at least 8 are needed"),
+        ("0.5\nlong\n", ":2 is not the time of a step"),
         ('{"step_s": 1, "time": 2}\n{"step_s": 1}\n', "others have none"),
         ("Start (ns),End (ns),Name\n1,2,:other\n", "no NVTX range called step"),
         ("SQLite format 3\0 and no more", "not an export of Nsight Systems"),

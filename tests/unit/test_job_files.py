@@ -58,7 +58,7 @@ def test_without_what_ran_that_is_the_reason(command: list[str], tmp_path: Path)
         inspected(tmp_path, rank, [10, 20, 30])
     done = CliRunner().invoke(main, [*command, str(tmp_path), "--out", str(tmp_path / "t.table")])
     assert isinstance(done.exception, BadInput)
-    assert str(done.exception).startswith("no file says what calls ran")
+    assert str(done.exception).startswith("no file says which algorithm calls ran")
     assert not (tmp_path / "t.table").exists()
 
 
@@ -69,9 +69,9 @@ def test_a_file_that_is_none_or_cut_is_named_and_left_out(tmp_path: Path) -> Non
         joined.read_folder(tmp_path)
     cut = tmp_path / "a.1.2.0.job"
     cut.write_bytes(MAGIC + b"\x01" * 600)
-    with pytest.raises(BadInput, match=r"a\.1\.2\.0\.job: cut"):
+    with pytest.raises(BadInput, match=r"a\.1\.2\.0\.job is cut off"):
         read_file(cut)
-    with pytest.raises(BadInput, match=r"a\.1\.2\.0\.job: cut"):
+    with pytest.raises(BadInput, match=r"a\.1\.2\.0\.job is cut off"):
         joined.read_folder(tmp_path)
     (tmp_path / "b.job").write_bytes(b"")
     with pytest.raises(BadInput, match=r"b\.job: "):
@@ -101,7 +101,7 @@ def test_times_that_cannot_be_are_left_out_and_counted(tmp_path: Path) -> None:
     (calls,) = joined.joined(folder)
     assert calls.transfer_us.tolist() == [10, 16]
     assert calls.incomplete == 4
-    assert any("left out: 4 records with" in note for note in report.report(folder, [calls]).notes)
+    assert any("left out: 4 records whose time" in note for note in report.report(folder, [calls]).notes)
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "link to a device", "folder"])
@@ -135,7 +135,7 @@ def test_a_rank_without_a_file_is_the_reason(command: list[str], tmp_path: Path)
     written(tmp_path, 1, [10, 20])
     ran = CliRunner().invoke(main, [*command, str(tmp_path), "--out", str(tmp_path / "t.table")])
     assert isinstance(ran.exception, CannotBeJudged)
-    assert str(ran.exception).endswith("no call has a time on every rank; of 2 ranks 1 have a file")
+    assert str(ran.exception).endswith("no call has a time on every rank; only 1 of 2 ranks have a file")
 
 
 def test_without_any_time_reading_says_so(tmp_path: Path) -> None:
@@ -260,14 +260,14 @@ def test_calls_that_no_table_can_name_are_left_out_and_counted(given: dict[str, 
     folder = joined.read_folder(tmp_path)
     (calls,) = joined.joined(folder)
     assert not calls.kinds
-    assert any("left out: 1 kind of calls with more" in note for note in folder.left_out)
+    assert any("left out: 1 kind of calls with an impossible number" in note for note in folder.left_out)
 
 
 @pytest.mark.parametrize("given", [{"communicator_ranks": 2**32 - 1}, {"head_thinned": 2**32 - 1}])
 def test_counts_beyond_bounds_are_refused_and_each_file_is_named(given: dict[str, int], tmp_path: Path) -> None:
     for rank in range(2):
         written(tmp_path, rank, [10], **given)
-    with pytest.raises(BadInput, match=r"h\.0\.job: valid: up to .*; .*h\.1\.job: valid"):
+    with pytest.raises(BadInput, match=r"h\.0\.job: files are read with up to .*; .*h\.1\.job: files are read"):
         joined.read_folder(tmp_path)
 
 
@@ -279,7 +279,7 @@ def test_decide_and_plan_say_what_is_left_out(command: list[str], tmp_path: Path
     words = [*verb, str(tmp_path), *command[1:], "--out", str(tmp_path / "t.table")]
     done = CliRunner().invoke(main, words)
     assert isinstance(done.exception, BadInput)
-    assert "left out: 1 record with" in done.output
+    assert "left out: 1 record whose time" in done.output
     assert not (tmp_path / "t.table").exists()
 
 
@@ -293,7 +293,7 @@ def test_the_example_names_its_straggler_right_after_the_verdict() -> None:
 
 def test_one_file_names_its_folder_and_trays_are_those_of_the_job(tmp_path: Path) -> None:
     refused = CliRunner().invoke(main, ["job", "read", "docs/examples/job/node01.4711.0.job"])
-    assert str(refused.exception).endswith("a file; valid: the folder that it is in")
+    assert str(refused.exception).endswith("a file: give the folder that it is in")
     measured = CliRunner().invoke(
         main, ["job", "read", "docs/examples/job", "--machine", "gb200-nvl72", "--out", str(tmp_path / "job.jsonl")]
     )

@@ -353,7 +353,7 @@ def test_missing_twice_and_unreadable(tmp_path: Path) -> None:
     assert [each.file for each in report.unreadable] == ["rank-000004.a.json"]
     shown = run("preflight", "check", str(folder), "allreduce", code=3).stdout
     assert shown.startswith(
-        "cannot be judged: ranks 2,4,9-10 are missing; 1 rank there more than once; 1 file not readable"
+        "cannot be judged: ranks 2,4,9-10 are missing; 1 rank with more than one record; 1 file that cannot be read"
     )
     assert "Ranks 2,4,9-10 are missing" in shown
     assert "Rank 5 is recorded more than once: rank-000005.a.json and rank-000005.c.json" in shown
@@ -404,11 +404,11 @@ def test_hosts_that_are_missing_are_as_many_as_their_ranks_need(ranks_of_last: i
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[]", "no record of preflight"),
-        ('{"format": "nccl-tuner preflight", "version": 2}', "version 2; valid: 1"),
+        ("[]", "not a record of preflight"),
+        ('{"format": "nccl-tuner preflight", "version": 2}', "version 2, and this release reads version 1"),
         ('{"format": "nccl-tuner preflight", "version": 1}', "KeyError 'libraries'"),
         ("", "Expecting value"),
-        ("\x00\xff", "no record of a rank"),
+        ("\x00\xff", "has no record of a rank"),
     ],
 )
 def test_no_record_at_all(text: str, complaint: str, tmp_path: Path) -> None:

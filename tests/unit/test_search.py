@@ -314,7 +314,7 @@ def test_an_explanation_has_every_search_that_was_tried() -> None:
     assert sum(search["repeats"] for search in searches) == 20
     printed = run(*words).stdout
     assert "all channels have at most 370.8 GB/s" in printed
-    assert "20 more repeat one of these" in printed
+    assert "20 more searches repeat one of these" in printed
 
 
 def test_an_explanation_does_not_change_what_is_found() -> None:
@@ -326,7 +326,7 @@ def test_an_explanation_does_not_change_what_is_found() -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--node", "dgx-h100", "--node", "dgx-a100"), "one kind of node"),
+        (("--node", "dgx-h100", "--node", "dgx-a100"), "nodes of one kind"),
         (("--machine", "ws-2x-a6000", "--explain", "nvls"), "NCCL searches no nvls there; valid: ring, tree"),
         (("--machine", "dgx-h100", "--env", "NCCL_IB_HCA=mlx5_0:1:0:0"), "rails and planes are not emulated"),
     ],

@@ -276,7 +276,7 @@ def test_the_command_says_what_blocks_do() -> None:
     ]
     out = run(*words, "--launch").stdout
     assert "call 0: 262144 elements of float32, blocks 0-1 together" in out
-    assert "does not tell the blocks their parts" in run(*words[:5], "2.27.7", *words[6:], "--launch").stdout
+    assert "does not tell each block its part" in run(*words[:5], "2.27.7", *words[6:], "--launch").stdout
 
 
 APART, ALL, NONE = "dgx-1v", "pcie-l40s", "pcie-l40s-no-p2p"  # of some GPUs far apart, peer-to-peer of all, of some

@@ -79,8 +79,8 @@ def calls_alone(
         launches = [launch(selection, operations, lambda: heads_of(resolved))]
         if any(kernel.symmetric is not None for kernel in launches[0].kernels):
             raise BadInput(
-                f"{option('group')}: one symmetric kernel would do several of these calls; valid: "
-                f"{option('buffers')} plain"
+                f"{option('group')}: a single symmetric kernel would run several of these calls, which is not "
+                f"emulated; valid: {option('buffers')} plain"
             )
     else:
         classic = [each for each, path in zip(operations, paths, strict=True) if path is None]
@@ -114,7 +114,10 @@ def _check_agreement(scenario: Scenario, request: Request, sizes: Sequence[int])
     for other in picks[1:]:
         for mine, theirs in zip(of_picks(picks[0]), of_picks(other), strict=True):
             if (mine.name, mine.channels) != (theirs.name, theirs.channels):
-                raise BadInput(f"ranks disagree: {mine.name} and {theirs.name}; 'nccl-tuner pick' says which")
+                raise BadInput(
+                    f"ranks on different nodes pick differently: {mine.name} and {theirs.name}; 'nccl-tuner pick' "
+                    "shows which ranks"
+                )
 
 
 BY_LOADS = "its kernels load and store in peers' memory, and send no messages"
@@ -134,7 +137,7 @@ def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) 
     """
     (call,) = calls_alone(scenario, request, [nbytes], root)
     if isinstance(call, NonClassicPath):
-        raise BadInput(f"no schedule is known of {call.name}: {BY_LOADS}; valid: {option('env')} NCCL_ALGO=Ring")
+        raise BadInput(f"{call.name} has no schedule of messages: {BY_LOADS}; valid: {option('env')} NCCL_ALGO=Ring")
     if pat_not_read(call):
         raise BadInput(
             f"the schedule of PAT is known from NCCL {PAT_READ_FROM} on; valid: {option('env')} NCCL_ALGO=Ring"

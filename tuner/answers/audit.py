@@ -118,7 +118,7 @@ def interfaces(file: Path) -> tuple[int, ...]:
         raise BadInput(f"{file}: {error.strerror}") from None
     found = sorted(int(match[1]) for name in names if (match := INTERFACE.fullmatch(name)))
     if not found:
-        raise BadInput(f"{file}: exports no ncclTunerPlugin_v1 to v6; valid: the shared object of a tuner plugin")
+        raise BadInput(f"{file} exports none of ncclTunerPlugin_v1 to v6: give the shared object of a tuner plugin")
     return tuple(found)
 
 
@@ -167,7 +167,10 @@ def audit(
     for scenario in scenarios:
         if loading.interface(release.load(scenario.nccl)).version < OLDEST_WITH_COSTS:
             first = loading.first(lambda each: each.hands_costs)
-            raise BadInput(f"NCCL {scenario.nccl} hands a tuner no costs; valid: {first} and later")
+            raise BadInput(
+                f"NCCL {scenario.nccl} passes no costs to a tuner, so that it cannot be audited; valid: {first} and "
+                "later"
+            )
         begun(scenario)
         nodes = sum(kind.nodes for kind in scenario.kinds)
         run = AuditedRun(scenario.nccl, nodes, scenario.ranks, taken_by(scenario.nccl, offered))

@@ -264,9 +264,9 @@ def _model(scenario: Scenario, selection: Selection, calibration: str | None) ->
 def _not_measured(selection: Selection, buffers: Buffers) -> str | None:
     """Why there are no measured times of such calls on any machine; None if there are such times."""
     if buffers is not Buffers.plain:
-        return f"no calibrated times of {buffers.name} buffers: plain ones only were measured"
+        return f"no calibrated times of {buffers.name} buffers: only plain buffers were measured"
     if not selection.communicator.nodes_are_alike:
-        return "no calibrated times where nodes differ: none were measured"
+        return "no calibrated times for nodes that differ: none were measured"
     return None
 
 

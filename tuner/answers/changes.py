@@ -37,7 +37,10 @@ def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
     """
     for several in _values_of_keys(assignments).values():
         if len(several) > 1:
-            raise BadInput(f"{' and '.join(several)}: valid: one of them, or 'nccl-tuner diff', which compares each")
+            raise BadInput(
+                f"{' and '.join(several)} change the same key: give one of them, or use 'nccl-tuner diff', which "
+                "compares each"
+            )
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not value:
@@ -50,7 +53,7 @@ def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
         elif key in KEYS:
             scenario = KEYS[key](scenario, value)
         else:
-            raise BadInput(f"unknown key {key!r} of a change; {one_of(KEYS)}, or a NCCL variable")
+            raise BadInput(f"{key!r} is not a key that can be changed; {one_of(KEYS)}, or a NCCL variable")
     return scenario
 
 
@@ -144,9 +147,7 @@ def _constants(scenario: Scenario, value: str) -> Scenario:
 
 def _hardware(key: str, scenario: Scenario, value: str) -> Scenario:
     if scenario.others:
-        raise BadInput(
-            f"change {key}={value}: cannot be changed where nodes differ; valid there: {', '.join(SETTINGS)}"
-        )
+        raise BadInput(f"change {key}={value}: this cannot be changed if nodes differ; what can: {', '.join(SETTINGS)}")
     before = scenario.hardware or {}
     return replace(scenario, hardware={**before, key: together(key, before.get(key), value)})
 
@@ -165,7 +166,7 @@ def _unset(scenario: Scenario, value: str) -> Scenario:
         of_machine |= set(catalogue.load(kind.machine).environment if kind.machine else {}) - scenario.unset
     if value not in own and value not in of_machine:
         set_ = sorted({*own, *of_machine})
-        raise BadInput(f"change unset={value}: it is not set; {one_of(set_) if set_ else 'valid: no variable is'}")
+        raise BadInput(f"change unset={value}: this variable is not set; {one_of(set_) if set_ else 'no variable is'}")
     return replace(
         scenario,
         environment={name: given for name, given in own.items() if name != value},

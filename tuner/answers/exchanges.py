@@ -95,7 +95,8 @@ class ExchangeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeQuery:
-    """A call of one rank, of each of ``sizes``; ``root`` is the root, or the peer.
+    """A call that one rank makes, at each of ``sizes`` in bytes; ``root`` is the call's root, or the peer of a send or
+    receive.
 
     The kind of ``buffers`` changes no channel, protocol or chunk, but a kernel in a CUDA graph holds more calls, and
     copy engines may execute calls on windows.
@@ -130,7 +131,7 @@ def uneven(parts: Sequence[int], ranks: int, dtype: DataType, rank: int) -> list
     is not a whole number of elements, and if there is no such rank.
     """
     if len(parts) not in (ranks, ranks * ranks):
-        raise BadInput(f"{len(parts)} parts for {ranks} ranks; valid: {ranks}, or {ranks * ranks}, row by row")
+        raise BadInput(f"{len(parts)} parts for {ranks} ranks; valid: {ranks} parts, or {ranks * ranks} row by row")
     if odd := [part for part in parts if part < 0 or part % dtype.size_bytes]:
         raise BadInput(f"a part of {odd[0]} bytes; valid: whole elements of {dtype.name}, {dtype.size_bytes} bytes")
     if not 0 <= rank < ranks:
@@ -178,7 +179,7 @@ def _timed(scenario: Scenario, asked: ExchangeQuery, calibration: str | None, mu
                 raise
             why = str(error)
     else:
-        why = f"NCCL has no time model of {name}, and no calibration has measured times of it"
+        why = f"NCCL has no time model of {name}, and no times of it were measured"
         if calibration is not None or must_time:
             raise BadInput(f"{why}; valid: without {option('time')}, {option('calibration')}")
     return [ExchangeAnswer(name, size, no_time=why) for size in asked.sizes]
@@ -190,7 +191,7 @@ def _if_any(answer: ExchangeAnswer, least_bytes: int, dtype: DataType) -> Exchan
     """
     if answer.bytes >= least_bytes:
         return answer
-    why = f"nothing is launched for less than one {dtype.name} for each rank, {least_bytes} bytes"
+    why = f"nothing is launched for less than one {dtype.name} per rank, which is {least_bytes} bytes"
     return ExchangeAnswer(answer.collective, answer.bytes, no_time=why)
 
 
@@ -239,8 +240,8 @@ def check_not_copied(where: P2pContext, asked: ExchangeQuery, calls: Sequence[Ex
     """
     if _are_copied(where, asked, calls):
         raise BadInput(
-            f"{asked.function.name} is done by copy engines, which is not answered in a group; valid: 'nccl-tuner "
-            "pick' with that call alone"
+            f"copy engines execute {asked.function.name}, which cannot be answered in a group: use 'nccl-tuner pick' "
+            "with only that call"
         )
 
 

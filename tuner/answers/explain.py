@@ -147,13 +147,16 @@ def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
 def explain_pick(selection: Selection, constants: ConstantsUsed, request: Request, size: int) -> Explanation:
     """Explains a pick on the communicator of ``selection``. NoAlgorithm and BadInput as :func:`explain` raises them."""
     if request.symmetric:
-        raise BadInput("explain: buffers window may leave the classic path at any size; valid: plain, registered")
+        raise BadInput(
+            "explain: calls on window buffers may bypass algorithms and protocols at any size, so there is no pick "
+            "to explain; valid: plain, registered"
+        )
     picks = selection.pick(request, size)
     (pick,) = of_picks(picks)
     (algo_proto,) = picks.algo_protos()
     steps = {each: selection.steps(request, size, each) for each in selection.candidates(request)}
     if algo_proto not in steps and selection.communicator.tuner is not None:
-        raise BadInput(f"the tuner takes {pick.name}, which NCCL ignores: no number of it is computed; valid: no tuner")
+        raise BadInput(f"the tuner picks {pick.name}, for which NCCL computes no numbers; valid: no tuner")
     if algo_proto not in steps or last(steps[algo_proto], "time") != pick.time_us:
         raise BadInput(f"NCCL_CTA_POLICY moves this pick to {pick.algorithm}, whatever its time; valid: without it")
     return Explanation(

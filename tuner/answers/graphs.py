@@ -108,11 +108,11 @@ def _request(scenario: Scenario) -> SearchRequest:
     resolved = scenario.resolve()
     if len(resolved.hosts_and_domains) > 1:
         raise BadInput(
-            f"graphs are shown of one kind of node; valid: {option('machine')} or "
-            f"{option('topology')}, without {option('node')}"
+            f"graphs are only shown for nodes of one kind; valid: {option('machine')} or {option('topology')}, without "
+            f"{option('node')}"
         )
     if scenario.graphs is not None:
-        raise BadInput(f"graphs are searched here, not read; valid without {option('graphs')}")
+        raise BadInput(f"graphs are searched here, not read from a file: remove {option('graphs')}")
     ((node, count),) = resolved.hosts_and_domains
     resolved.check_standing()
     request = node.for_search(count > 1)

@@ -60,8 +60,8 @@ def with_launches(answers: Sequence[PickAnswer], launches: "Launches", kind: Ope
     for answer in answers:
         if not isinstance(answer.pick, Pick) and answer.pick.name == COPY_ENGINES.name:
             raise BadInput(
-                f"launches in full: copy engines do {answer.collective.name} of {answer.bytes} bytes, and no kernel is "
-                f"launched; valid: {launches.staying(kind.request)}"
+                f"there is no launch to show: copy engines execute {answer.collective.name} of {answer.bytes} bytes, "
+                f"and no kernel is launched; valid: {launches.staying(kind.request)}"
             )
     return [replace(answer, launch=launches.of([replace(kind, bytes=answer.bytes)])) for answer in answers]
 

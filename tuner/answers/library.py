@@ -149,7 +149,7 @@ def run(
         variables = prepared.variables({**os.environ, **(scenario.environment or {})})
         print(f"nccl-tuner: GPUs of {scenario.title} are simulated, under {prepared.library}.", file=sys.stderr)
         print(
-            "nccl-tuner: no kernel runs: times and results that the program prints are not those of any hardware.",
+            "nccl-tuner: no kernel runs, so the times and results that the program prints mean nothing.",
             file=sys.stderr,
             flush=True,
         )

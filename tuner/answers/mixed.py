@@ -88,8 +88,8 @@ def from_emulator(scenario: Scenario, operations: Sequence[Operation]) -> GroupA
     for node, other in others:
         if other != view and plan(Selection(other), operations).kernels != group.kernels:
             raise BadInput(
-                f"ranks disagree: those on {node.name} make other kernels of this group than rank 0; "
-                "'nccl-tuner pick' says which calls they pick otherwise"
+                f"ranks disagree: those on {node.name} launch other kernels for this group than rank 0; 'nccl-tuner "
+                "pick' shows for which calls they pick differently"
             )
     return described(scenario, group)
 

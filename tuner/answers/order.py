@@ -107,7 +107,7 @@ def check_adds(request: Request) -> None:
     """Raises BadInput for collectives that only move numbers."""
     if request.collective not in REDUCING:
         adding = one_of([each.name for each in REDUCING])
-        raise BadInput(f"{request.collective.name} adds nothing, so that its bits are always the same; {adding}")
+        raise BadInput(f"{request.collective.name} adds no numbers, so its bits are always the same; {adding}")
 
 
 def not_claimed(call: Alone | NonClassicPath, request: Request) -> str | None:
@@ -115,7 +115,7 @@ def not_claimed(call: Alone | NonClassicPath, request: Request) -> str | None:
     if isinstance(call, NonClassicPath):
         return symmetric_not_claimed(call.kernel, request)
     if pat_not_read(call):
-        return f"PAT's steps were read from NCCL {PAT_READ_FROM} on"
+        return f"the steps of PAT are only known from NCCL {PAT_READ_FROM} on"
     return of_works.not_claimed(call.work, call.across)
 
 

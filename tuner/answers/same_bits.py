@@ -83,7 +83,7 @@ def ask(question: SameBitsQuery, scenarios: Sequence[Scenario], settings: bool =
     BadInput if rows do not divide a size, if the collective adds nothing, and for what is not emulated.
     """
     if question.row is not None and any(size % (question.row_bytes or 1) for size in question.sizes):
-        raise BadInput(f"{option('row_bytes')} {question.row_bytes}: valid: what each size has whole times")
+        raise BadInput(f"{option('row_bytes')} {question.row_bytes}: each size has to be a multiple of it")
     calls = [call for one in scenarios for call in question.of_calls(one)]
     answer = of_orders(question, calls)
     if answer.answer == YES or not settings or len({call.ranks for call in calls}) > 1:
@@ -113,7 +113,7 @@ def of_orders(question: SameBitsQuery, calls: Sequence[CallOrder]) -> SameBits:
         distinct = {call.classes[0].order for call in calls if len(call.classes) == 1}
         if len(distinct) == 1 and all(len(call.classes) == 1 for call in calls):
             return SameBits(YES, f"every element is added as {short(distinct.pop())}")
-        return SameBits(YES, "each element is added in one order in all of them")
+        return SameBits(YES, "each element is added in the same order in all of them")
     one, other = (calls[place] for place in difference.calls)
     ways = [short(text(term)) for term in difference.terms]
     where = difference.offsets

@@ -102,8 +102,8 @@ class CountQuery:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Answers over a number that grows. ``looked_at``: the numbers that were computed, as first and last of each
-    gapless run.
+    """Answers for growing numbers of nodes or of GPUs per node. ``looked_at``: the numbers that were computed, as first
+    and last of each gapless run.
 
     ``calibrations`` are the calibrations that answered, or the reasons why none did.
     """
@@ -137,10 +137,10 @@ def scale(
     """
     over = over or CountQuery()
     if scenario.others:
-        raise BadInput(f"nodes that differ have no common number of {over.of.value} to change; valid: equal nodes")
+        raise BadInput(f"the number of {over.of.value} cannot be changed if nodes differ; valid: equal nodes")
     low, high = over.low + (over.of.on(scenario, over.low).ranks == 1), over.high  # one rank has nothing to pick
     if not 1 <= low <= high:
-        raise BadInput(f"{over.of.value} from {low} to {high}: valid: the first is at most the last")
+        raise BadInput(f"{over.of.value} from {low} to {high}: the first number must not be greater than the last")
     distinct = np.unique(np.array(sizes, np.uint64))
     if per_rank and int(distinct[-1]) * (ranks := over.of.on(scenario, high).ranks) > MAX_BYTES:
         raise BadInput(f"{distinct[-1]} bytes of each of {ranks} ranks: valid: 2**62 in all")

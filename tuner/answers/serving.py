@@ -142,7 +142,7 @@ class ServedGroup:
         without: Collection[str] = (),
     ) -> None:
         if scenario.others or scenario.members is not None:
-            raise BadInput("an engine is asked of one group on equal nodes")
+            raise BadInput("an engine can only be asked about one group of ranks on equal nodes")
         self.scenario = scenario
         self.release = releases.load(engine) if isinstance(engine, str) else engine
         if self.release.one_node and scenario.nodes > 1:
@@ -299,8 +299,8 @@ class ServedGroup:
         given = [f"{option('env')} {name}={value}" for name, value in made.items() if before.get(name) != value]
         also = f", and add {' '.join(given)}, which {self.release.name} sets" if given else ""
         raise BadInput(
-            f"an engine carries an AllReduce past NCCL; {request.collective.name} is "
-            f"NCCL's: leave out {option('engine')}{also}"
+            f"an engine only carries AllReduce by itself, and NCCL carries {request.collective.name}: leave out "
+            f"{option('engine')}{also}"
         )
 
     def ranges(self, request: Request, low_bytes: int, high_bytes: int) -> list[CarriedSizes]:
@@ -323,7 +323,7 @@ def group_of(scenario: Scenario, ranks: int) -> Scenario:
         return replace(scenario, nodes=1).with_gpus(ranks)
     if ranks % gpus == 0:
         return scenario.with_nodes(ranks // gpus)
-    raise BadInput(f"{ranks} ranks do not divide the {gpus} GPUs of a node, nor are they of whole nodes")
+    raise BadInput(f"{ranks} ranks neither divide the {gpus} GPUs of a node evenly nor fill whole nodes")
 
 
 @dataclass(frozen=True, slots=True)

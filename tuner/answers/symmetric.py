@@ -1,4 +1,4 @@
-"""Explains a call on symmetric windows: the times of NCCL's symmetric kernels beside the classic pick."""
+"""Explains a call on symmetric windows: the times of NCCL's symmetric kernels, and the pick on the classic path."""
 
 from collections.abc import Sequence
 from dataclasses import field, replace

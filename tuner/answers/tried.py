@@ -26,7 +26,7 @@ ELEMENT_BYTES = 16
 
 
 class RowEffect(StrEnum):
-    """The effect of a row; the values are those of the JSON."""
+    """What a row of a table does in libnccl; the values are the texts in the JSON."""
 
     decides = "decides"
     same = "decides, as NCCL does without it"

@@ -133,7 +133,7 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
             raise BadInput(f"tuner {text}: not emulated where nodes are different products; valid: {NONE}")
         tuner = named(text, scenario.machine, environment, nccl)
     if own and not isinstance(getattr(tuner, "following", tuner), AwsTuner):
-        says = f"{', '.join(own)}: only {aws_release.NAME} reads it; valid with that tuner"
+        says = f"{', '.join(own)}: only the tuner {aws_release.NAME} reads it; name that tuner, or remove it"
         raise BadInput(says).cured(*(Remedy("env", None, name) for name in own))
     if unknown := sorted(own.keys() - set(VARIABLES)):
         says = f"{', '.join(unknown)}: not emulated; valid: {', '.join(VARIABLES)}"
@@ -205,7 +205,7 @@ def word_of(selection: Selection, request: Request, size: int) -> TunerWord | No
     named = int(answers.channels[0])
     channels = f" on {named} channels" if named else ""
     if answers.cell[0] < 0:
-        return TunerWord(tuner.title, f"leaves this {request.collective.name} to NCCL", alone)
+        return TunerWord(tuner.title, f"leaves the choice for this {request.collective.name} to NCCL", alone)
     if not isinstance(tuner, AwsTuner) or answers.region is None:
         return TunerWord(tuner.title, f"says {picked.name}{channels}", alone)
     number, platform = int(answers.region[0]), (tuner.release.platform(tuner.product) or "any machine")

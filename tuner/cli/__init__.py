@@ -1,4 +1,4 @@
-"""The command line: a module for each family of verbs, loaded when called; verbs format records, compute nothing."""
+"""The command line: one module per group of commands, loaded when it is called. Commands only format records."""
 
 import contextlib
 import gc
@@ -129,7 +129,7 @@ def everything() -> None:
 
 
 def main() -> None:
-    """Runs a verb. Exit codes: 0 answered, 1 the answer is "no", 2 bad input, 3 cannot be judged.
+    """Runs a command. Exit codes: 0 answered, 1 the answer is "no", 2 bad input, 3 cannot be judged.
 
     An error is one line on stderr. Exit code 130 means interrupted, 141 that nobody read the output; shells report
     SIGINT and SIGPIPE like this.

@@ -105,14 +105,15 @@ def command(
     picture: Path | None,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Passes or fails RESULTS, by collective and size, or says that they cannot be judged, and what a loss points to.
+    """Passes or fails RESULTS, by collective and size, or says that they cannot be judged; names likely causes of a
+    loss.
 
     RESULTS are what nccl-tests prints or writes as JSON, runs of 'measure', columns, or names of shipped tables. A run
-    fails as too slow if three of four sizes in a row, or the two largest, take longer than healthy public runs on such
-    GPUs, links and nodes, or if one size takes much longer. It fails as too fast if its links cannot be that fast.
-    --explain says how a verdict came about. If no known run is near enough, sizes cannot be judged; a run from a
-    healthy day makes it possible (--like FILE, or 'nccl-tuner measured FILE --keep NAME'). Exit code 1 if anything
-    fails, 3 if nothing fails but the large sizes cannot be judged.
+    fails as too slow if three of four sizes in a row, or the two largest, take longer than healthy public runs with the
+    same kind of GPUs, links and nodes, or if one size takes much longer. It fails as too fast if its links cannot be
+    that fast. --explain says how a verdict came about. If no known run is similar enough, sizes cannot be judged,
+    unless you give a run of your own from a healthy day (--like FILE, or 'nccl-tuner measured FILE --keep NAME'). Exit
+    code 1 if anything fails, 3 if nothing fails but the large sizes cannot be judged.
 
     \b
     nccl-tuner accept all_reduce.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --junit accept.xml

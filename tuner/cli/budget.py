@@ -584,7 +584,7 @@ def command(
     communicator: options.CommunicatorOptions,
     **grouping: Any,
 ) -> None:
-    """Predicted communication time of the collectives in FILEs, and where it goes.
+    """Predicts how long the collectives in FILEs take, and which of them take most of the time.
 
     A FILE is a CSV or JSON list (collective, bytes or count and dtype, calls), a NCCL log
     (NCCL_DEBUG_SUBSYS=INIT,COLL), a trace of PyTorch's profiler, a Flight Recorder dump, an export of Nsight Systems to
@@ -595,10 +595,10 @@ def command(
 
     The time is the sum of NCCL's own predictions, and of calibrated times if a calibration fits the machine, as if one
     call ran after the other: calls that overlap with each other or with computing cost a job less, ranks that wait for
-    each other and SMs that computing shares cost it more. Releases in --nccl are separated by commas; the first is the
-    one that others are compared with. --dtype and --op apply to calls for which the file does not say them; --buffers
-    and --in-place to all calls, as no file says them. With --buffers window, calls on symmetric kernels are timed by
-    NCCL's model of these, and calls on copy engines have no time.
+    each other and SMs that computing shares cost it more. Releases in --nccl are separated by commas; all others are
+    compared with the first. --dtype and --op apply to calls for which the file does not say them; --buffers and
+    --in-place to all calls, as no file says them. With --buffers window, calls on symmetric kernels are timed by NCCL's
+    model of these, and calls on copy engines have no time.
 
     \b
     nccl-tuner budget steps.csv --machine dgx-h100 --nodes 2 --nccl 2.22.3,2.28.9

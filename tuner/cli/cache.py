@@ -36,10 +36,10 @@ class Cache:
 @options.flag("--prune", "prune", "Remove the listed files; needs NAMES or --unused-days.")
 @options.json_option
 def command(names: tuple[str, ...], unused_days: float, prune: bool) -> None:
-    """Lists what the cache (NCCL_TUNER_CACHE) holds, and removes it with --prune.
+    """Lists the files in the cache (NCCL_TUNER_CACHE); with --prune, removes them.
 
-    Only files that this project wrote there as this user are listed and removed; links are not followed. Everything
-    except what 'oracle learn' found is made again when it is needed.
+    Only files that nccl-tuner wrote there as this user are listed and removed; links are not followed. All of them are
+    made again when they are needed, except for what 'oracle learn' found.
 
     \b
     nccl-tuner cache

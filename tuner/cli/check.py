@@ -89,10 +89,11 @@ def command(
     engine: EngineOptions | None,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Compares the emulator, exactly: COLLECTIVES (default: all five) with libnccl, or what FILEs say that a job ran.
+    """Compares the emulator's answers exactly with libnccl's for COLLECTIVES (default: all five), or with what a job
+    ran according to FILEs.
 
-    Exit code 1 if anything differs. Without --machine, --topology and --node: every known machine; without --nodes: 1,
-    2 and 4 nodes, and where a node has one GPU, 2 and 4.
+    Exit code 1 if anything differs. Without --machine, --topology and --node, every known machine is compared; without
+    --nodes, 1, 2 and 4 nodes are (2 and 4 if a node has one GPU).
 
     NCCL Inspector, NCCL's example profiler plugin and NCCL's logs say which algorithm and protocol ran, some also
     channels and threads; traces of PyTorch's profiler and Nsight Systems show channels and threads by their kernels.

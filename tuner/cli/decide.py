@@ -94,22 +94,23 @@ def command(
     name: str,
     **given: Any,
 ) -> None:
-    """Writes few rows of a decision table from FILEs that 'nccl-tuner measure' wrote, one FILE for each number of
+    """Writes a decision table with few rows from FILEs that 'nccl-tuner measure' wrote, one FILE for each number of
     ranks.
 
     A row stays only if an A/B run through the plugin, in several fresh processes, shows that it gains more than 2 %,
-    with a probability of 0.975 at least for all rows together. A table without rows is an answer, too: NCCL's default
-    is the best. The A/B run is kept in TABLE.ab.jsonl.
+    with a probability of at least 0.975 for all rows together. A table without rows is an answer, too: then NCCL's
+    default is the best choice. The A/B run is kept in TABLE.ab.jsonl.
 
     With --arm, --machine, --topology or --log the FILEs may be from nccl-tests or any origin that 'verify' takes: files
     with NCCL_ALGO or NCCL_PROTO in them say what they forced. Rows are then choices that beat NCCL's pick beyond the
     noise; as such runs cannot be repeated here, --no-gate is required.
 
-    DIR is what a job wrote that explored arms (several: its restarts): an arm stays where it gains more than 2 % over
-    the calls around its blocks, with an error of at most 0.025 for all arms together, and the job itself is not slower
-    in them: by its steps, or without --steps by the time that passes between calls. Nothing changes while the job runs.
+    DIR is the folder that a job wrote while it explored arms: choices that it tried in blocks of calls (several DIRs:
+    restarts of the job). An arm stays if it gains more than 2 % over the calls before and after its blocks, with an
+    error probability of at most 0.025 for all arms together, and if the job itself is not slower in these blocks, by
+    --steps or else by the time between calls. Nothing changes while the job runs.
 
-    Exit code 0 with rows, 1 where NCCL's own choices stay, 3 where nothing can be judged.
+    Exit code 0 if the table has rows, 1 if NCCL's own choices stay, 3 if nothing can be judged.
 
     \b
     nccl-tuner decide run.jsonl --out pod.table

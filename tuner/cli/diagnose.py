@@ -107,21 +107,22 @@ def command(
     picture: Path | None,
     redact: bool,
 ) -> None:
-    """Says what is wrong, from FILEs of any kind, the gravest first; what one of them shows is used to judge the
-    others.
+    """Says what is wrong according to FILEs of any kind, the gravest finding first; what one FILE shows is used to
+    judge the others.
 
     FILE is a log of NCCL or of a serving engine, a topology that NCCL dumped, what nccl-tests, ncclras, nvidia-smi topo
     or lstopo printed, or a trace or counters of a job. It may be a folder: preflight records, Flight Recorder dumps of
     all ranks, the folder that NCCL_TUNER_JOB named, or a Python environment (it says which libnccl its jobs load, and
     why). Each finding names the command that shows more. Exit code 1 if something is wrong, else 3 if something cannot
-    be judged, else 0. Logs and other output of one job, such as the kernel's or a scheduler's, are one account: the
-    first cause, where it began, and who only followed. "unlike" means different from what is usual, which may be
-    intended: it is no fault.
+    be judged, else 0. Logs and other output of one job, such as the kernel's or a scheduler's, are read together: the
+    answer names the first cause, where it began, and which ranks only failed because of it. "unlike" means different
+    from what is usual, which may be intended, so it is no fault.
 
-    For a single topology it also says what each finding costs, and its repair, which 'nccl-tuner diff' takes as well.
-    Parts are known by their PCI ids, and the topology is held against the nearest machine of the catalogue: switches
-    and NUMA nodes that a virtual machine hides, PCIe links without speed or slower than usual, NVLinks fewer than the
-    model has, GPUDirect RDMA off, adapters that NCCL takes for one, drops, or that no GPU is near.
+    For a single topology it also says what each finding costs, and which changes repair it ('nccl-tuner diff' takes the
+    same changes). Parts are recognised by their PCI ids, and the topology is compared with the most similar machine of
+    the catalogue. Findings are: switches and NUMA nodes that a virtual machine hides, PCIe links without a speed or
+    slower than usual, fewer NVLinks than the model has, GPUDirect RDMA off, and adapters that NCCL merges or drops, or
+    that have no GPU near them.
 
     \b
     nccl-tuner diagnose nccl.log node.xml all_reduce.log

@@ -406,15 +406,15 @@ def command(
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (default: all five) changes, and what that gains or loses.
 
-    Before is what the options describe, after is the same with release AFTER or each CHANGE, KEY=VALUE. Of every node:
-    nic-gbps (speed of adapters, 1e9 bits per second), nic-latency-us, nics (how many of the adapters), add-nic,
-    move-nic, remove-nic, gpudirect, nvlinks (links per GPU), pcie (generation of links, and lanes, as in 5 or 4x8),
-    move-gpu, remove-gpu, sockets, p2p, and what 'diagnose' repairs with: add-cpu, add-switch, move-switch,
-    order, nvswitch (links of a GPU to NVSwitches), link-gpus, ids, new-guid, keep, sm; @ names single devices, as in
-    nic-gbps=100@mlx5_0. The graphs are then searched anew. Otherwise: nccl, machine, nodes, gpus-per-node, trays,
-    gpus-per-tray, hosts-per-domain, ranks-per-gpu, constants, unset, or a NCCL variable. Several values of one key
-    (nodes=4 nodes=8) are compared one by one; changes of devices by name add up. For two releases it also shows what
-    differs besides the picks, and regressions that others saw.
+    The side before is what the options describe; the side after is the same with release AFTER or with each CHANGE,
+    KEY=VALUE. These keys change every node: nic-gbps (speed of adapters, 1e9 bits per second), nic-latency-us, nics
+    (how many of the adapters), add-nic, move-nic, remove-nic, gpudirect, nvlinks (links per GPU), pcie (generation of
+    links, and lanes, as in 5 or 4x8), move-gpu, remove-gpu, sockets, p2p, and what 'diagnose' repairs with: add-cpu,
+    add-switch, move-switch, order, nvswitch (links of a GPU to NVSwitches), link-gpus, ids, new-guid, keep, sm; @ names
+    single devices, as in nic-gbps=100@mlx5_0. The graphs are then searched anew. Other keys: nccl, machine, nodes,
+    gpus-per-node, trays, gpus-per-tray, hosts-per-domain, ranks-per-gpu, constants, unset, or a NCCL variable. Several
+    values of one key (nodes=4 nodes=8) are compared one by one; changes of named devices are applied together. For two
+    releases it also shows what differs besides the picks, and regressions that users reported.
 
     \b
     nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1

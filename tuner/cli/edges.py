@@ -79,9 +79,9 @@ def command(
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (all five by default) stays the same, to the byte.
 
-    With --over nodes: the ranges of node counts in which it does. Without --every, 16 numbers in each power of two are
-    computed, and as many more as it takes to locate each change: a choice that changes and returns between two of them
-    is missed.
+    With --over nodes: the ranges of node counts in which it stays the same. Without --every, 16 numbers in each power
+    of two are computed, and more of them around each change to locate it; a choice that changes and returns between two
+    computed numbers is missed.
 
     \b
     nccl-tuner edges allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9

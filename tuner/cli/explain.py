@@ -106,7 +106,8 @@ def _classic(each: WindowExplanation) -> str:
 def command(
     collective: Collective, size: int, engine: EngineOptions | None, asked: options.CommunicatorQuestion
 ) -> None:
-    """Explain what NCCL picks for COLLECTIVE: each number step by step, and what the other combinations lack.
+    """Explains what NCCL picks for COLLECTIVE: how each number is computed, step by step, and why the other
+    combinations lose.
 
     \b
     nccl-tuner explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M

@@ -82,17 +82,19 @@ def command(
     out: Path | None,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Writes NCCL's picks, their times, or who sends what to whom, as another program reads them.
+    """Writes NCCL's picks, their times, or schedules of messages as files that other programs read.
 
-    Each file says whose times it has. xla: XLA's collective performance table, a text proto (AllReduce, AllGather,
-    ReduceScatter; float32); xla-iota the same for XLA that has the devices in iota_collective_device_list. choices:
-    sizes and picks as JSON, of --from to --to; compiled: the same with times, as a binary file to look up in. simai:
-    SimAI's table of ratios of one collective (AllReduce where none is named), for 1 to 128 nodes.
+    Each file says who predicts its times. xla: XLA's collective performance table, a text proto (AllReduce, AllGather,
+    ReduceScatter; float32); xla-iota: the same for versions of XLA that read the devices from
+    iota_collective_device_list. choices: ranges of sizes with their picks as JSON, for sizes from --from to --to;
+    compiled: the same with times, as a binary file for lookups. simai: SimAI's table of ratios for one collective (by
+    default AllReduce) on 1 to 128 nodes.
 
-    Schedules of one COLLECTIVE as NCCL launches it, each rank's sends and receives, by channel and step: csv has a row
-    for each range of bytes at each end of each message; the switch of NVLS and the network of CollNet are peers, too.
-    goal: the text of LogGOPSim and ATLAHS. chakra: execution traces, FILE.0.et, FILE.1.et, one a rank, as ASTRA-sim
-    reads them (nccl-tuner[chakra]). goal and chakra have ranks only, no switch and no network.
+    csv, goal and chakra write the schedule of one COLLECTIVE as NCCL launches it: each rank's sends and receives, by
+    channel and step. csv has a row for each range of bytes at each end of each message; the switch of NVLS and the
+    network of CollNet are peers, too. goal: the text of LogGOPSim and ATLAHS. chakra: execution traces, FILE.0.et,
+    FILE.1.et, one a rank, as ASTRA-sim reads them (nccl-tuner[chakra]). goal and chakra can only describe ranks, no
+    switch and no network.
 
     \b
     nccl-tuner export --format xla --machine dgx-h100 --nodes 2 --out h100.pbtxt

@@ -111,12 +111,12 @@ def constants_command(
 ) -> None:
     """Fits the constants of NCCL's model to the measurements in FILE, of one machine and release.
 
-    A constant that the measurements do not determine keeps NCCL's value; several node counts determine more. Every
-    fourth size is held out: the errors shown for them are those of sizes that the fit did not use. Sessions and
-    communicators are held out in turn as well.
+    A constant that the measurements do not determine keeps NCCL's value; measurements on several node counts determine
+    more constants. Every fourth size is held out, and errors are shown for these sizes, which the fit did not use.
+    Sessions and communicators are held out in turn as well.
 
-    With --arm, --machine, --topology or --log the FILEs may be from nccl-tests or any origin that 'verify' takes;
-    where no log says what NCCL chose by itself, it is taken to be what the emulator picks.
+    With --arm, --machine, --topology or --log the FILEs may be from nccl-tests or any origin that 'verify' takes; if no
+    log says what NCCL chose by itself, the emulator's pick is assumed.
 
     \b
     nccl-tuner fit constants one-node.jsonl two-nodes.jsonl --out pod.toml
@@ -256,9 +256,11 @@ def alpha_beta_command(
     size: list[int] | None,
     **given: Any,
 ) -> None:
-    """Fits a latency and a bandwidth to each algorithm and protocol that FILEs measured apart, or to a sweep of sizes.
+    """Fits a latency and a bandwidth to each algorithm and protocol that was measured separately, or to a sweep of
+    sizes.
 
-    FILEs are those that 'fit constants' takes, of one machine and release. Every fourth size is held out.
+    FILEs are measurements of one machine and release, as for 'fit constants'. Every fourth size is held out to test the
+    fit.
 
     \b
     nccl-tuner fit alpha-beta two-nodes.jsonl --cost-table pod.table
@@ -352,11 +354,11 @@ def calibration_command(
     name: str,
     out: Path,
 ) -> None:
-    """A calibration from FILEs of measured times, for '--calibration' of pick, budget, edges and others.
+    """Makes a calibration from FILEs of measured times, for the option --calibration of pick, budget, edges and others.
 
     FILEs are what nccl-tests prints or writes as JSON, runs of 'measure', columns, or names of shipped tables. A dozen
-    rows are enough; what was not measured is estimated from machines of the same generation, with wide intervals. With
-    --update one row of one's own cluster is enough, and four spread over sizes are better.
+    rows are enough; times that were not measured are estimated from machines with GPUs of the same generation, with
+    wide intervals. With --update one row of your own cluster is enough; four rows at different sizes are better.
 
     \b
     nccl-tuner fit calibration sweep.csv --machine dgx-h100 --nccl 2.29.2 -o own.json
@@ -412,11 +414,12 @@ def accuracy_command(
     calibration: str | None,
     update: Path | None,
 ) -> None:
-    """Show how far off calibrated times are: on a FILE of measured times, or on the frozen splits.
+    """Shows how far off calibrated times are, on a FILE of measured times or on the frozen splits.
 
     FILE has the columns of tables/measured, or those of nccl-tests collections: collective, dtype, gpus, bytes,
-    time_us; or it is the name of a shipped table ('nccl-tuner measured'). Without FILE all frozen splits are run,
-    a few minutes: fitted to some measured times, predicting others, beside simpler models.
+    time_us; or it is the name of a shipped table ('nccl-tuner measured'). Without FILE, all frozen splits are run,
+    which takes a few minutes: for each split, the model is fitted to some of the measured times and predicts the
+    others, and so do simpler models for comparison.
 
     \b
     nccl-tuner fit accuracy h100.csv --machine dgx-h100 --nccl 2.29.2 --json
@@ -498,7 +501,7 @@ VERBS = {
 
 @click.group(name="fit", cls=Group, verbs=VERBS, modules="fit")
 def command() -> None:
-    """Fits to measured times. 'fit accuracy' says how far off a calibration is.
+    """Fits models to measured times. 'fit accuracy' says how far off a calibration is.
 
     \b
     nccl-tuner fit constants one-node.jsonl two-nodes.jsonl --out pod.toml

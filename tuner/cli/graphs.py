@@ -44,8 +44,11 @@ def print_explained(title: str, explained: Explained) -> None:
         _say("No channels were found.", "")
     _say(*_communicator(explained))
     _list("Why not more", [reason.says for reason in (explanation.one_more, explanation.faster) if reason is not None])
-    _list("What else made it so", [reason.says for reason in explanation.reasons])
-    _list("What limits it: searched again without that, NCCL finds more", list(_limits(explanation, several)))
+    _list("What else led to this graph", [reason.says for reason in explanation.reasons])
+    _list(
+        "What limits it: what NCCL finds if it searches again without one of these limits",
+        list(_limits(explanation, several)),
+    )
     _lifts(explanation, several)
     _searches(explanation)
 
@@ -75,7 +78,7 @@ def _communicator(explained: Explained) -> Iterator[str]:
     text = f"Collectives then use {plural(made.channels, 'channel')}."
     if made.channels != made.without_variables:
         names = " and ".join(f"{name}={value}" for name, value in made.variables.items())
-        text += f" That is because of {names}; without, they use {made.without_variables}."
+        text += f" That is because of {names}; without these variables, they use {made.without_variables}."
     yield text
     yield ""
 
@@ -88,7 +91,7 @@ def _limits(explanation: GraphExplanation, several: bool) -> Iterator[str]:
             freed = "twice the bandwidth on all of these" if links == set(limit.kinds) else "all of this together"
         without = f"With {freed}" if links else "Without that"
         says = f"{limit.says} {without}: {of_found(limit.then, several)}."
-        yield says + (" Less than all of these changes nothing." if len(limit.kinds) > 1 else "")
+        yield says + (" Removing only some of these limits changes nothing." if len(limit.kinds) > 1 else "")
 
 
 def _lifts(explanation: GraphExplanation, several: bool) -> None:
@@ -97,7 +100,7 @@ def _lifts(explanation: GraphExplanation, several: bool) -> None:
     """
     if not explanation.lifts:
         return
-    click.echo("What would lift it: searched again with the change, NCCL finds\n")
+    click.echo("What would lift the limits: what NCCL finds if it searches again after a change\n")
     for lift in explanation.lifts:
         finds = of_found(lift.found, several) if lift.more else "no more"
         _item(f"{lift.change}: {finds}")
@@ -114,13 +117,13 @@ def _searches(explanation: GraphExplanation) -> None:
         f"Searches, in NCCL's order\n\n"
         f"a channel has at most {explanation.max_gbs:g} GB/s, the best path from a GPU\n"
         f"all channels have at most {explanation.total_gbs:g} GB/s, the links of a GPU\n"
-        "tried: GPUs as the next of a channel; found: channels so far"
+        "tried: GPUs tried as the next of a channel; found: channels found so far"
     )
     rows = [row for _, alike in groupby(new, _kind) for row in [_row(list(alike))]]
     print_table("", ("GB/s", "types", "channels", "searches", "tried", "better", "found"), rows)
     left_out = len(explanation.searches) - len(new)
     if left_out:
-        click.echo(f"{left_out} more repeat one of these, with path types that no path has")
+        click.echo(f"{left_out} more searches repeat one of these, with path types that no path has")
 
 
 def _kind(search: SearchTried) -> tuple[str, str, str]:
@@ -235,24 +238,26 @@ GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)
 @options.file_option(
     "--dump",
     "FILE.xml",
-    "Write the graphs as NCCL dumps them (NCCL_GRAPH_DUMP_FILE) and reads them back (NCCL_GRAPH_FILE).",
+    "Write the graphs to this file, as NCCL dumps them (NCCL_GRAPH_DUMP_FILE) and reads them back (NCCL_GRAPH_FILE).",
 )
 @options.option(
     "--explain",
     "explained",
-    "Explain instead why one graph has these channels: what refused more, what limits it, and what would lift that.",
+    "Explain instead why one graph has these channels: why there are not more, what limits the graph, and which "
+    "changes would lift the limits.",
     type=click.Choice((*GRAPHS, COLLNET)),
 )
 @options.file_option(
     "--svg",
     "FILE.svg",
-    "Draw the machine: each link with what the channels of a graph take of it (--explain, else the ring).",
+    "Draw the machine, and on each link the bandwidth that the channels of a graph use (the graph of --explain, "
+    "or else the ring).",
 )
 @options.flag(
     "--across",
-    "Show instead (in JSON: also) the channels of all ranks across nodes: rings, trees, heads, and their adapters.",
+    "Show the channels of all ranks across nodes instead: rings, trees, heads, and their adapters. JSON has both.",
 )
-@options.libnccl_option("Show the graphs that libnccl finds instead, with exact bandwidths.")
+@options.libnccl_option("Show the graphs that the real libnccl finds instead, with exact bandwidths.")
 @options.json_option
 def command(
     dump: Path | None,
@@ -262,7 +267,7 @@ def command(
     libnccl: float | None,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """The graphs that NCCL's search finds on a node, every channel with its GPUs and adapters.
+    """Shows the graphs that NCCL's search finds on a node: each channel with its GPUs and adapters.
 
     \b
     nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9
@@ -275,11 +280,11 @@ def command(
     if across and any(each is not None for each in (dump, explained, svg)):
         raise BadInput("--across cannot be combined with --dump, --explain or --svg, which show one node")
     if dump is not None and explained is not None:
-        raise BadInput("graphs: --explain writes no graphs to a file; valid: --dump or --explain")
+        raise BadInput("--explain writes no graphs to a file: use either --dump or --explain")
     described = communicator.scenario()
     if libnccl is not None:
         if any(each is not None for each in (dump, explained, svg)):
-            raise BadInput("--libnccl only shows libnccl's graphs; valid without --dump, --explain and --svg")
+            raise BadInput("--libnccl only shows libnccl's graphs: remove --dump, --explain and --svg")
         _show_libnccl(described, libnccl, across)
         return
     graph = OF_COLLNET if explained == COLLNET else explained

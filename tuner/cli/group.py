@@ -75,9 +75,9 @@ class AnyCalls(click.ParamType):  # type: ignore[type-arg]
         for where, row in rows:
             calls += [_call(where, row)] * _times(where, row)
             if len(calls) > MOST_CALLS:
-                raise BadInput(f"{where}: more than {MOST_CALLS} calls in a group; valid: up to {MOST_CALLS}")
+                raise BadInput(f"{where}: a group has at most {MOST_CALLS} calls here")
         if not calls:
-            raise BadInput(f"{text}: has no call; valid: one or more")
+            raise BadInput(f"{text}: name at least one call")
         return calls
 
 
@@ -85,7 +85,7 @@ def _of_words(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for word in text.split(","):
         match = _CALL_WORD.fullmatch(word.strip())
         if match is None:
-            raise BadInput(f"call {word!r}; valid: {CALL_FORM}")
+            raise BadInput(f"call {word!r} is not of the form {CALL_FORM}")
         yield repr(word), match.groupdict()
 
 
@@ -100,7 +100,7 @@ def _of_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: not JSON: {error}") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise BadInput(f"{path}: valid: a list of objects with the keys {', '.join(CALL_KEYS)}")
+        raise BadInput(f"{path}: expected a list of objects with the keys {', '.join(CALL_KEYS)}")
     for number, row in enumerate(rows, start=1):
         if unknown := sorted(set(row) - set(CALL_KEYS)):
             raise BadInput(f"{path}: object {number}: unknown key {unknown[0]!r}; valid: {', '.join(CALL_KEYS)}")
@@ -113,25 +113,27 @@ def _times(where: str, row: Mapping[str, Any]) -> int:
         return 1
     text = str(given)
     if not text.isdecimal() or len(text) > 6 or isinstance(given, bool) or int(text) < 1:
-        raise BadInput(f"{where}: times {given!r}; valid: a whole number, 1 to {MOST_CALLS}")
+        raise BadInput(f"{where}: times {given!r}: expected a whole number from 1 to {MOST_CALLS}")
     return int(text)
 
 
 def _call(where: str, row: Mapping[str, Any]) -> GivenCall:
     if row.get("call") is None or row.get("bytes") is None:
-        raise BadInput(f"{where}: has no call or no bytes; valid: {CALL_FORM}")
+        raise BadInput(f"{where}: the call or its bytes are missing; write {CALL_FORM}")
     function = options.AnyCall(Collective, "collective").convert(row["call"], None, None)
     dtype = None if row.get("type") is None else options.Named(DataType, "type").convert(row["type"], None, None)
     op = None if row.get("op") is None else options.Named(Op, "operation").convert(row["op"], None, None)
     peer = row.get("peer")
     text = "" if peer is None else str(peer)
     if text and not re.fullmatch(r"[+-]?\d{1,9}", text):
-        raise BadInput(f"{where}: peer {peer!r}; valid: a rank, or +1, -1 from the rank that calls")
+        raise BadInput(
+            f"{where}: peer {peer!r}: expected a rank, or +1 or -1 for the rank after or before the calling one"
+        )
     if function in (PeerCall.Send, PeerCall.Recv) and not text:
-        raise BadInput(f"{where}: {function.name} needs a peer; valid: send@3:1M, recv@-1:1M")
+        raise BadInput(f"{where}: {function.name} needs a peer, as in send@3:1M or recv@-1:1M")
     if text and isinstance(function, Collective) and function not in ROOTED:
         raise BadInput(
-            f"{where}: {function.name} takes no peer; valid for send, recv, and as the root of {ROOTED_WORDS}"
+            f"{where}: {function.name} takes no peer; only send and recv do, and {ROOTED_WORDS}, whose root it is"
         )
     relative = text[:1] in ("+", "-")
     return GivenCall(function, options.size_bytes(str(row["bytes"])), dtype, op, int(text) if text else None, relative)
@@ -146,11 +148,13 @@ def of_libnccl(calls: Sequence[GivenCall], like: Request) -> list[Operation]:
             options.Named(Collective, "collective").convert(call.function.name, None, None)  # which says why
         if call.peer is not None:
             name = call.function.name
-            raise BadInput(f"{name} with root {call.peer}: libnccl is asked with root 0; valid: {name.lower()}")
+            raise BadInput(
+                f"{name} with root {call.peer}: libnccl is only asked with root 0; write {name.lower()} without a root"
+            )
     return [call.operation(like) for call in calls]
 
 
-EXCHANGES = excludes("sends, receives and roots, about which NCCL asks no tuner plugin", "tuner")
+EXCHANGES = excludes("groups with sends, receives or roots, as NCCL asks no tuner plugin about these", "tuner")
 
 
 def show_group(
@@ -219,7 +223,7 @@ def _show_mixed(scenario: Scenario, calls: Sequence[GivenCall], like: Request, r
     print_mixed(f"A group of {plural(len(calls), 'call')} on {scenario.title}, rank {rank}", answer)
 
 
-BYPASSED = "The calls of a symmetric kernel share its blocks, and are not among what is chosen together."
+BYPASSED = "Calls that run on a symmetric kernel share its blocks; the table of choices does not list them."
 COLUMNS = ("kernel", "call", "collective", "bytes", "type", "pick", "channels", "from..to", "block", "chosen with")
 
 

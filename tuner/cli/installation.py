@@ -115,7 +115,7 @@ def _modules() -> list[InstalledPart]:
             continue  # as its object is
         try:
             stale = _other_sources(bindings(name))
-            state = "of other sources than its object" if stale else "works"
+            state = "its shared object was built from other sources" if stale else "works"
             parts.append(InstalledPart(name, f"for {purpose}: {state}", not stale, REINSTALL if stale else ""))
         except MissingExtra as error:
             parts.append(InstalledPart(name, f"for {purpose}: {error}", False))
@@ -145,7 +145,9 @@ def _cache() -> InstalledPart:
     there = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # Path's raises: no permission
     if os.access(there, os.W_OK):
         return InstalledPart("cache", str(folder), True)
-    return InstalledPart("cache", f"{folder} cannot be written", False, "set NCCL_TUNER_CACHE to a folder that can")
+    return InstalledPart(
+        "cache", f"{folder} cannot be written", False, "set NCCL_TUNER_CACHE to a folder that can be written"
+    )
 
 
 def _cached() -> list[CachedLibrary]:
@@ -185,7 +187,7 @@ def doctor_command(ctx: click.Context) -> None:
         ctx.exit(0 if found.works else 1)
     say(_verdict(found))
     say(f"nccl-tuner {found.version} in {found.folder}, Python {found.python}, {found.platform}")
-    say(f"releases of NCCL that it knows: {', '.join(found.releases)}\n")
+    say(f"NCCL releases with a table: {', '.join(found.releases)}\n")
     print_table("Parts", ("part", "state"), [(part.name, part.state) for part in found.parts])
     extras = [(each.name, ", ".join(each.missing) or "installed", each.gives) for each in found.extras]
     print_table("Extras", ("extra", "missing", "gives"), extras)
@@ -193,10 +195,14 @@ def doctor_command(ctx: click.Context) -> None:
     if libraries:
         print_table("libnccl", ("release", "build", "MB", "file"), libraries)
     else:
-        say(f"libnccl: none, neither as a package nor in {found.cache}")
+        say(f"no libnccl was found, neither as a package nor in {found.cache}")
     mend = [f"{part.name}: {part.mend}" for part in found.parts if part.mend and not part.works]
     mend += [f"{each.gives}: {each.install}" for each in found.extras if each.missing]
-    mend += [] if libraries else ["a libnccl: nccl-tuner fetch-nccl 2.28.9 (with --from DIR: from wheels in a folder)"]
+    mend += (
+        []
+        if libraries
+        else ["to get a libnccl: nccl-tuner fetch-nccl 2.28.9 (with --from DIR it takes wheels from a folder)"]
+    )
     say("\nTo mend" if mend else "\nNothing is missing.")
     for line in mend:
         say(f"  {line}")
@@ -206,10 +212,10 @@ def doctor_command(ctx: click.Context) -> None:
 def _verdict(found: Installation) -> str:
     broken = [part.name for part in found.parts if part.mend and not part.works]
     if broken:
-        return verdict(f"does not work: {', '.join(broken)}; how to mend it stands at the end", False)
+        return verdict(f"does not work: {', '.join(broken)}; the last lines say how to repair it", False)
     lacking = [f"{each.name} ({each.gives})" for each in found.extras if each.missing]
-    without = f"; extras that are not installed: {', '.join(lacking)}" if lacking else ""
-    return verdict(f"what is installed works{without}", True)
+    without = f"; these extras are not installed: {', '.join(lacking)}" if lacking else ""
+    return verdict(f"everything that is installed works{without}", True)
 
 
 def _row(library: "CachedLibrary") -> tuple[str, str, str, str]:
@@ -235,11 +241,11 @@ def completion_command(shell: str) -> None:
 
 @click.command(name="fetch-nccl", cls=options.Command)
 @click.argument("releases", nargs=-1, type=ReleaseName(only_known=False), metavar="[RELEASES]...")
-@options.flag("--all", "every", "Every release with a table and such a build.")
+@options.flag("--all", "every", "Fetch every release that has a table and this build.")
 @options.option(
     "--build",
     "builds",
-    "CUDA 12 or CUDA 13: the wheel nvidia-nccl-cu12 or nvidia-nccl-cu13; repeatable.",
+    "Which build: for CUDA 12 (wheel nvidia-nccl-cu12) or CUDA 13 (nvidia-nccl-cu13); repeatable.",
     type=click.Choice(tuple(library.WHEELS)),
     multiple=True,
     default=(library.BUILD,),
@@ -247,7 +253,7 @@ def completion_command(shell: str) -> None:
 @options.option(
     "--from",
     "source",
-    "Take the wheels from this folder; nothing is downloaded.",
+    "Take the wheels from this folder instead of downloading them.",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
 )
@@ -255,7 +261,7 @@ def completion_command(shell: str) -> None:
 def fetch_nccl_command(releases: tuple[str, ...], every: bool, builds: tuple[str, ...], source: Path | None) -> None:
     """Fetches libnccl of RELEASES with pip into the cache (NCCL_TUNER_CACHE); only the .so is kept.
 
-    What is there already is not fetched again, so a call that was interrupted can be repeated.
+    Releases that are already in the cache are not fetched again, so an interrupted command can be repeated.
 
     \b
     nccl-tuner fetch-nccl 2.18.1 2.28.9

@@ -31,24 +31,27 @@ COLUMNS = ("ranks", "call", "size", "executed", "calls", "us", "+-", "waiting")
 
 @click.command(name="read", cls=options.Command)
 @click.argument("folder", type=FILE, metavar="DIR")
-@options.option("--machine", "The machine that the job ran on, recorded in --out.", metavar="NAME")
+@options.option("--machine", "The machine that the job ran on; it is recorded in the file of --out.", metavar="NAME")
 @options.file_option(
-    "-o", "--out", "FILE.jsonl", "Write the times as 'measure' does, for verify, fit, accept and decide."
+    "-o",
+    "--out",
+    "FILE.jsonl",
+    "Write the measured times to this file in the format of 'measure', for verify, fit, accept and decide.",
 )
-@options.file_option("--parquet", "OUT", "Write every joined call, partitioned.")
+@options.file_option("--parquet", "OUT", "Write every joined call to this folder, as partitioned Parquet.")
 @options.json_option
 def read_command(folder: Path, machine: str | None, out: Path | None, parquet: Path | None) -> None:
     """Joins the files of all ranks in DIR, the folder that NCCL_TUNER_JOB named while the job ran.
 
-    A call's transfer is its shortest time over the ranks; the rest of a rank's time was waiting for the last rank. Exit
-    code 1 where ranks ran different calls, 3 where no call has a record of every rank.
+    The transfer time of a call is its shortest time over the ranks; the rest of a rank's time is waiting for the last
+    rank. Exit code 1 if ranks ran different calls, 3 if no call has a record of every rank.
 
     \b
     nccl-tuner job read /shared/job
     nccl-tuner job read /shared/job --machine dgx-h100 --out job.jsonl
     """
     if out is not None and out.exists() and out.stat().st_size:
-        raise BadInput(f"{out} exists already; valid: another file")
+        raise BadInput(f"{out} exists already: name another file")
     files = joined.read_folder(folder)
     calls: Iterable[joined.JoinedCalls] = joined.joined(files)
     if parquet is not None:
@@ -87,15 +90,16 @@ def scenario_of(machine: str, files: joined.JobFolder) -> Scenario:
 
 def _print_read(found: report.JobReport) -> None:
     if found.mismatched:
-        say(verdict(f"ranks ran different things: {plural(found.mismatched, 'call')}", False))
+        say(verdict(f"ranks ran different things in {plural(found.mismatched, 'call')}", False))
     elif not found.calls:
         say(verdict("no call has a time" if found.untimed else "no call has a record of every rank", None))
     else:
         say(verdict(f"{100 * found.waiting:.0f} % of the time of collectives is waiting for the last rank", True))
     for late in found.stragglers[:MOST_SHOWN]:
         say(
-            f"straggler: {late.name} came last in {100 * late.last / late.calls:.0f} % of {late.calls} calls, "
-            f"where {100 * late.share:.1f} % is its share; others waited {late.waiting_s:.3g} s in them"
+            f"straggler: {late.name} came last in {100 * late.last / late.calls:.0f} % of {late.calls} calls, where "
+            f"chance alone would give {100 * late.share:.1f} %; the other ranks waited {late.waiting_s:.3g} s in these "
+            "calls"
         )
     releases = f", NCCL {', '.join(found.releases)}" if found.releases else ""
     say(
@@ -119,7 +123,7 @@ def _print_read(found: report.JobReport) -> None:
     if rows:
         print_table("", COLUMNS, rows)
     if len(found.rows) > MOST_SHOWN:
-        say(f"and {len(found.rows) - MOST_SHOWN} kinds of calls more, which take less")
+        say(f"and {len(found.rows) - MOST_SHOWN} more kinds of calls, which take less time")
     for note in found.notes:
         say(f"note: {note}")
 
@@ -130,26 +134,27 @@ def _print_read(found: report.JobReport) -> None:
 @options.out_option("TABLE", "The table to write.")
 @options.option(
     "--most-factor",
-    "Leave out arms that are predicted to take more than this many times as long as what runs now.",
+    "Leave out arms that are predicted to take more than this many times as long as the current choice.",
     type=click.FloatRange(1.0, 100.0),
     default=plan.MOST_FACTOR,
 )
 @options.steps_options
 @options.json_option
 def plan_command(folder: Path, machine: str, out: Path, most_factor: float, steps: Path | None, name: str) -> None:
-    """Writes a table with arms for the calls that take most time in the job of DIR, and says what exploring costs.
+    """Writes a table of arms (choices to try) for the calls that take most time in the job of DIR, and says what trying
+    them costs.
 
     Each call gets NCCL's own choice and up to three others that calibrated times (or, if there are none, NCCL's model)
-    predict to take at most half as long again. Shares are set so that exploring costs at most 1 % of the time in
-    collectives, as predicted or, if the job explores already, by its measured blocks. With --steps, blocks are long
-    enough for 'decide' to see an arm's effect on the steps.
+    predict to take at most 1.5 times as long. The share of calls that try an arm is set so that exploring costs at most
+    1 % of the time in collectives, by prediction or, if the job explores already, by its measured blocks. With --steps,
+    blocks are long enough for 'decide' to see an arm's effect on the steps.
 
     \b
     nccl-tuner job plan /shared/job --machine dgx-h100 --out explore.table
     """
     files = joined.read_folder(folder)
     try:
-        source = {"explores": f"the calls of {folder}"}
+        source = {"explores": f"the calls recorded in {folder}"}
         ended = None if steps is None else read_steps(steps, name)
         found = plan.plan(joined.joined(files), scenario_of(machine, files), source, most_factor, ended)
     finally:
@@ -164,10 +169,10 @@ def plan_command(folder: Path, machine: str, out: Path, most_factor: float, step
         f"{100 * found.cost_of_job:.2g} % of the job's"
     )
     if found.cost_interval is None:
-        say(f"how far off {found.model} is, is not known: the cost could be anything")
+        say(f"the error of {found.model} is not known, so the cost may be much higher or lower")
     else:
         low, high = (100 * end for end in found.cost_interval)
-        say(f"between {low:.2g} and {high:.2g} % of the time in collectives, with 90 %")
+        say(f"90 % interval of the cost: {low:.2g} to {high:.2g} % of the time in collectives")
     rows = [
         (
             call.point.collective.name,
@@ -182,7 +187,7 @@ def plan_command(folder: Path, machine: str, out: Path, most_factor: float, step
     say(f"by {found.model}")
     blocks = {call.point.collective.name: call.block for call in found.calls}
     said = ", ".join(f"{block} calls of {collective}" for collective, block in sorted(blocks.items()))
-    say(f"one block in {found.every} is of an arm ({said}); it ends after {found.days:.2g} days")
+    say(f"one block in {found.every} runs an arm ({said}); exploring ends after {found.days:.2g} days")
 
 
 READ = {
@@ -200,11 +205,11 @@ READ = {
 def variables_command(variables: tuple[str, ...], nccl: str | None) -> None:
     """Says which of NCCL's variables still affect a new communicator if a process sets them while it runs.
 
-    Covers the variables that change what NCCL picks or launches, or only each NAME. NCCL reads most of them once in a
-    process, at its first communicator or call; set later (setenv, os.environ), they change nothing. The real libnccl
-    was asked, with two communicators in one process.
+    Shows all variables that change what NCCL picks or launches, or only each NAME. NCCL reads most of them once in a
+    process, at its first communicator or call; a value that is set later (setenv, os.environ) changes nothing. The
+    answers come from the real libnccl, with two communicators in one process.
 
-    Exit code 1 where a NAME is read once, 3 where one is not known.
+    Exit code 1 if a NAME is only read once, 3 if it is not known.
 
     \b
     nccl-tuner job variables --nccl 2.28.9
@@ -216,7 +221,11 @@ def variables_command(variables: tuple[str, ...], nccl: str | None) -> None:
     unknown = [each for each in variables if each not in known]
     for each in unknown:
         near = did_you_mean(each, list(known))
-        why = "its libnccl has no such name" if each not in in_library(name) else "not among those that change a pick"
+        why = (
+            "the release's libnccl does not know this name"
+            if each not in in_library(name)
+            else "this variable is not among those that change a pick"
+        )
         say(f"{each}: {why}{near}", err=True)
     if variables:
         found = [known[each] for each in dict.fromkeys(variables) if each in known]
@@ -237,11 +246,17 @@ def _print_variables(name: str, found: Sequence[VariableReading], whole: bool) -
     elif found:
         once = [one.variable for one in found if one.read == "once"]
         if once:
-            say(verdict(f"no: {', '.join(once)} must be set before the process starts", False))
+            say(verdict(f"no: set {', '.join(once)} before the process starts", False))
         elif len(again) == len(found):
-            say(verdict("read again by a new communicator", True))
+            say(verdict("yes: a new communicator reads it again", True))
         else:
-            say(verdict("cannot be judged: no value tried had an effect, or it counts in part", None))
+            say(
+                verdict(
+                    "cannot be judged: none of the tried values had an effect, or a new communicator only reads the "
+                    "variable in part",
+                    None,
+                )
+            )
     rows = [(one.variable, READ[one.read], "" if one.default is None else one.default) for one in found]
     if rows:
         print_table("", ("variable", "read", "default"), rows)
@@ -250,7 +265,7 @@ def _print_variables(name: str, found: Sequence[VariableReading], whole: bool) -
 def decide_in_job(folders: Sequence[Path], out: Path, steps: Path | None, name: str) -> None:
     """Judges the arms that the job explored, writes a table of those that stay, and exits with the verdict's code."""
     if steps is not None and len(folders) > 1:
-        raise BadInput("--steps are from one start of a job; valid: one DIR")
+        raise BadInput("--steps has the steps of a single start of a job: give one DIR")
     files = [joined.read_folder(folder) for folder in folders]
     source = {"from": "what " + ", ".join(map(str, folders)) + " measured in the job"}
     try:
@@ -279,7 +294,7 @@ def _print_decided(found: decide.JobDecision, out: Path) -> None:
                     f"{high:.2g} % faster, {arm.job_saved_s:.3g} s a day"
                 )
     elif any(arm.judged for arm in found.arms):
-        say(verdict("no arm is faster: NCCL's own choices stay", False))
+        say(verdict("no arm is faster, so NCCL's own choices stay", False))
     else:
         say(verdict("no arm can be judged", None))
     shown = [
@@ -300,21 +315,21 @@ def _print_decided(found: decide.JobDecision, out: Path) -> None:
     more = "longer" if found.cost > 0 else "shorter"
     say(f"exploring made the time in collectives {100 * abs(found.cost):.2g} % {more}")
     if found.kept:
-        say("start the job again with:")  # whole lines, to be copied
+        say("start the job again with")  # whole lines, to be copied
         click.echo(f"export NCCL_TUNER_TABLE={shlex.quote(str(out.resolve()))}")
         click.echo(f"export NCCL_TUNER_TABLE_SHA256={hashlib.sha256(out.read_bytes()).hexdigest()}")
 
 
 VERBS = {
-    "read": "joins what the ranks of a job measured: transfer, waiting, stragglers",
-    "plan": "a table whose arms a job explores: few, where most of its time is",
-    "variables": "which NCCL variables a running process still changes",
+    "read": "joins what a job's ranks measured: transfer times, waiting, stragglers",
+    "plan": "writes a table of choices (arms) that the job tries while it runs",
+    "variables": "says which NCCL variables still work if a running process sets them",
 }
 
 
 @click.group(name="job", cls=Group, verbs=VERBS, modules="job")
 def command() -> None:
-    """Collectives of a job, measured while it runs by the profiler that is in the tuner plugin.
+    """Reads and uses times of a job's collectives, which the profiler in the tuner plugin measures while the job runs.
 
     \b
     export NCCL_PROFILER_PLUGIN=$NCCL_TUNER_PLUGIN NCCL_TUNER_JOB=/shared/job

@@ -25,14 +25,14 @@ def print_launch(title: str, answer: LaunchAnswer) -> None:
         f"{protocol.name} {human_bytes(each)}" for protocol, each in zip(Protocol, launch.buffer_bytes, strict=True)
     )
     if any(kernel.works for kernel in launch.kernels):
-        say(f"Buffers of a connection: {sizes}, of {launch.steps} steps each\n")
+        say(f"Buffer sizes of a connection: {sizes}; each buffer has {launch.steps} steps\n")
     for kernel in launch.kernels:
         if kernel.symmetric is None:
             _print_kernel(kernel)
         else:
             _print_symmetric(kernel, kernel.symmetric)
     if answer.across is None:
-        say("The graphs are from a file, which does not know the ranks of other nodes\n")
+        say("The graphs come from a file, which does not say the ranks of other nodes\n")
     else:
         print_across("the channels in use", answer.across, only_present=True)
     rings = {ring.channel: (" ".join(map(str, ring.nodes)),) for ring in answer.node_rings}
@@ -73,7 +73,7 @@ def _print_symmetric(kernel: LaunchedKernel, launched: SymmetricLaunch) -> None:
     if rows:
         print_table("", ("block", "call", "from", "elements"), rows)
     else:
-        say("This release does not tell the blocks their parts\n")
+        say("This release does not tell each block its part of the data\n")
 
 
 def _together(work: SymmetricWork) -> str:
@@ -85,7 +85,7 @@ def _together(work: SymmetricWork) -> str:
 
 def _registered(work: Work) -> str:
     takers = ", ".join(REGISTERED_FOR[taker] for taker in work.registered_for)
-    return f"; the user's buffers are read and written by {takers}" if takers else ""
+    return f"; {takers} read and write the user's buffers directly" if takers else ""
 
 
 def _rows(work: Work) -> Iterator[Sequence[object]]:

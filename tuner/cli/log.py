@@ -41,9 +41,9 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
     "--slowest-path-gbs",
 )
 @click.argument("file", type=FILE)
-@options.flag("--check", "checked", "Compare the emulator with what the run printed.")
+@options.flag("--check", "checked", "Compare the emulator with everything that the run printed.")
 @options.option("--communicator", "The communicator, by its commId in the log. [default: the largest]", metavar="ID")
-@release_option("Release, instead of the log's line 'NCCL version'.", only_known=False)
+@release_option("NCCL release, instead of the one in the log's line 'NCCL version'.", only_known=False)
 @options.option("--nodes", "Number of nodes.", type=click.IntRange(1))
 @lambda function: stacked(function, *fact_options(option, heading=None))
 @options.option(
@@ -54,18 +54,20 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
     metavar="US",
 )
 @options.file_option(
-    "--topology", "FILE.xml", "A node's dump (NCCL_TOPO_DUMP_FILE): compute capability, CPU, NVSwitch."
+    "--topology",
+    "FILE.xml",
+    "A topology that a node dumped (NCCL_TOPO_DUMP_FILE); says compute capability, CPU and NVSwitches.",
 )
 @options.file_option(
     "--topo-graphs",
     "graphs",
     "FILE.xml",
-    "A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's.",
+    "Graphs that a node dumped (NCCL_GRAPH_DUMP_FILE), instead of those in the log.",
 )
 @options.option("--env", "A NCCL variable that the log does not show.", multiple=True, metavar="NAME=VALUE")
 @options.option(
     "--collective",
-    "The collective of all choices that do not name theirs (2.20 to 2.22).",
+    "The collective of the logged choices, in logs that do not name it (2.20 to 2.22).",
     type=Named(Collective, "collective"),
 )
 @options.call_options(buffers=False, in_place=False, windows=False)
@@ -84,9 +86,10 @@ def command(
     """Reads FILE, a log of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,ENV, of any release and all ranks.
 
     Prints the communicator, its tables and its choices, and names what the log does not say. --json prints everything.
-    With --check it says whether the emulator agrees: compared, as the text NCCL prints, are every cell of the tuning
-    table, threads, thread thresholds, channels and choices. --dtype and --op apply to calls for which the log does not
-    say them (with NCCL_DEBUG_SUBSYS=COLL it does). Exit code 1 if anything differs, 3 if nothing can be compared.
+    With --check it says whether the emulator agrees: it compares every cell of the tuning table, threads, thread
+    thresholds, channels and choices with the text that NCCL printed. --dtype and --op apply to calls for which the log
+    does not say them (with NCCL_DEBUG_SUBSYS=COLL it does). Exit code 1 if anything differs, 3 if nothing can be
+    compared.
 
     \b
     nccl-tuner log nccl.log
@@ -133,7 +136,7 @@ def _print(imported: Imported) -> None:
     nccl = imported.release or "of an unknown release"
     if imported.communicator is None and not imported.ranks:
         of = f"NCCL {nccl}: " if imported.release else ""
-        say(f"{of}{'; '.join(reversed(imported.needed))}; nccl-tuner diagnose says what else a file is")
+        say(f"{of}{'; '.join(reversed(imported.needed))}; 'nccl-tuner diagnose' reads other kinds of files")
         return
     say(
         f"NCCL {nccl}{'' if imported.emulated else ' (not emulated)'}: {_counted(imported.ranks, 'rank')}"

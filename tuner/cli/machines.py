@@ -48,12 +48,13 @@ RULES = (
 @options.file_option(
     "--like",
     "FILE",
-    "Show the machines nearest to FILE instead: what agrees, what differs, and what FILE does not say.",
+    "Show the machines most similar to FILE instead: what agrees, what differs, and what FILE does not say.",
 )
 @options.skeleton_options()
 @options.option(
     "--cpu",
-    "The CPU model, if FILE does not say it: GenuineIntel:6:143, AuthenticAMD:143:49 as NCCL counts, or arm64.",
+    "The CPU model, if FILE does not say it: arm64, or vendor, family and model as NCCL numbers them "
+    "(GenuineIntel:6:143, AuthenticAMD:143:49).",
     metavar="CPU",
 )
 @options.option(
@@ -76,9 +77,9 @@ def command(
 ) -> None:
     """Lists the machines known by name; with NAME or FILE, prints its topology in NCCL's XML, with sources for a NAME.
 
-    FILE is completed as NCCL would complete it on a machine with such GPUs, without libnccl; an error names missing
-    facts. It is a topology that only places devices, what 'nvidia-smi topo -m' printed (with 'topo -mp' and 'topo -p2p
-    r' after it, where you have them), or what 'lstopo --of xml' wrote.
+    FILE is completed as NCCL would complete it on a machine with such GPUs, without libnccl; if facts are missing, the
+    error names them. FILE is a topology that only says where devices are, what 'nvidia-smi topo -m' printed (with 'topo
+    -mp' and 'topo -p2p r' after it, if you have them), or what 'lstopo --of xml' wrote.
 
     \b
     nccl-tuner machines
@@ -161,10 +162,10 @@ def _print_nearest(file: Path, gpu: str | None) -> None:
         (near.machine, *(", ".join(said) or "-" for said in (near.agrees, (*near.differs, *near.others))))
         for near in every[:MOST_SHOWN]
     ]
-    print_table(f"Machines nearest to {file}", ("machine", "agrees", "differs"), rows)
-    click.echo(f"not known: {', '.join(every[0].unknown) or 'nothing'}")
+    print_table(f"Machines most similar to {file}", ("machine", "agrees", "differs"), rows)
+    click.echo(f"{file} does not say: {', '.join(every[0].unknown) or 'nothing'}")
     if every[0].differs:
-        click.echo("none agrees in everything that decides NCCL's choices")
+        click.echo("no machine agrees in everything that NCCL's choices depend on")
 
 
 def _shape(file: Path, gpu: str | None) -> "NodeShape":
@@ -177,7 +178,9 @@ def _shape(file: Path, gpu: str | None) -> "NodeShape":
     if listing is not None:
         return of_listing(listing, model)
     if gpu is not None:
-        raise BadInput(f"{file} is a topology; valid without --gpu, completed by 'nccl-tuner machines FILE'")
+        raise BadInput(
+            f"{file} is a topology: remove --gpu, or complete the topology first with 'nccl-tuner machines FILE'"
+        )
     text, _ = skeleton.read_complete(file)
     return of_topology(text)
 

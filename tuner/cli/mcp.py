@@ -34,7 +34,8 @@ WIDTH = 10_000  # of what commands say beside their JSON: a note is a line
 @option(
     "--http",
     "port",
-    "Serve at http://127.0.0.1:PORT/mcp instead (streamable HTTP; 0: any free port).",
+    "Serve over HTTP at http://127.0.0.1:PORT/mcp instead of standard input and output (streamable HTTP; 0 "
+    "chooses a free port).",
     type=click.IntRange(0, 65535),
     metavar="PORT",
 )

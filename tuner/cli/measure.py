@@ -42,7 +42,8 @@ def library_option(function: F) -> F:
     return options.file_option(
         "--library",
         "FILE",
-        "This libnccl.so.2 for its release, whatever its sha256. [default: the installed wheel's, or the cached]",
+        "The libnccl.so.2 to measure with, even if it is not the published file of its release. [default: that "
+        "of the installed wheel, or the cached one]",
         callback=_give,
         expose_value=False,
     )(function)
@@ -53,17 +54,22 @@ def gpu_options(function: F) -> F:
     return stacked(
         function,
         options.file_option(
-            "--library", "FILE", "With --backend gpu: this libnccl.so.2. [default: the installed wheel's]"
+            "--library",
+            "FILE",
+            "With --backend gpu: the libnccl.so.2 to measure with. [default: that of the installed wheel]",
         ),
         options.option(
             "--cuda-graph-below",
             "graphs_below",
-            "With --backend gpu: time smaller calls inside CUDA graphs, where the host's time does not count.",
+            "With --backend gpu: time calls below this size inside CUDA graphs, so that the host's time does "
+            "not count.",
             type=Parsed("size", lambda text: 0 if text == "0" else size_bytes(text)),
             default="64M",
             metavar="BYTES",
         ),
-        options.file_option("--nccl-log", "FILE", "With --backend gpu: keep the NCCL log of rank 0's process."),
+        options.file_option(
+            "--nccl-log", "FILE", "With --backend gpu: write the NCCL log of rank 0's process to this file."
+        ),
     )
 
 
@@ -86,7 +92,7 @@ def noting(progress: "Progress", states: States) -> "Progress":
     return both
 
 
-HOST_BOUND = "h: host-bound: the call takes as long as the host needs to start it, so the GPUs' own time is not known"
+HOST_BOUND = "h (host-bound): a call takes as long as the host needs to start it, so the time on the GPUs is not known"
 _Row = dict[bool, Result]  # by in_place
 COLUMNS = ("us", "+- %", "algbw GB/s", "busbw GB/s", "wrong")
 IN_PLACE = "in place "
@@ -180,7 +186,7 @@ def _channels(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     for word in words:
         if not (word.isdecimal() and 1 <= int(word) <= MAX_CHANNELS):
-            raise BadInput(f"channels {word!r}; valid: 1 to {MAX_CHANNELS}, separated by commas")
+            raise BadInput(f"channels {word!r}: expected numbers from 1 to {MAX_CHANNELS}, separated by commas")
     return tuple(map(int, words))
 
 
@@ -193,43 +199,54 @@ def _channels(text: str) -> tuple[int, ...]:
 @options.option(
     "--backend",
     "kind",
-    "Measure the GPUs at hand, or a simulation with a planted truth behind noise.",
+    "Measure the GPUs of this computer, or a simulation in which known times are planted under noise.",
     default="gpu",
     metavar="|".join(BACKENDS),
 )
-@options.out_option("FILE", "The file of measurements; an existing one is continued.")
-@options.option("--bytes", "sizes", "NCCL's nBytes. [default: powers of two, 8 to 1G]", type=options.SIZES)
+@options.out_option("FILE", "The file of measurements to write; an existing file is continued.")
+@options.option("--bytes", "sizes", "Sizes as NCCL's nBytes. [default: powers of two, 8 to 1G]", type=options.SIZES)
 @options.option(
-    "--algorithms", "Only these algorithms, such as ring,tree.", type=_names(Algorithm, "algorithm"), default=()
+    "--algorithms", "Only measure these algorithms, such as ring,tree.", type=_names(Algorithm, "algorithm"), default=()
 )
 @options.option(
-    "--protocols", "Only these protocols, such as ll,simple.", type=_names(Protocol, "protocol"), default=()
+    "--protocols", "Only measure these protocols, such as ll,simple.", type=_names(Protocol, "protocol"), default=()
 )
 @options.option("--channels", "Also force these numbers of channels.", type=Parsed("channels", _channels), default=())
 @options.flag("--in-place", "Measure calls in place as well.")
 @options.flag("--cuda-graph", "graph", "Time calls inside CUDA graphs.")
 @options.option(
     "--precision",
-    "A median is known when its 95 % confidence interval is within this of it.",
+    "Measure each combination until the 95 % confidence interval of its median is within this percentage of the "
+    "median.",
     type=click.FloatRange(min=0, min_open=True),
     default=2.0,
     metavar="PERCENT",
 )
-@options.option("--rounds", "The most sample blocks of each combination.", type=click.IntRange(min=1), default=30)
+@options.option(
+    "--rounds", "The highest number of sample blocks per combination.", type=click.IntRange(min=1), default=30
+)
 @options.option(
     "--rounds-per-process",
-    "Rounds after which a fresh process continues; it takes 3 processes to tell how much they differ.",
+    "Number of rounds after which a fresh process continues; 3 processes are needed to tell how much processes differ.",
     type=click.IntRange(min=1),
     default=3,
 )
-@options.option("--repeats", "Runs kept per sample block.", type=click.IntRange(min=1), default=10)
-@options.option("--warmup", "Warm-up runs before each sample block.", type=click.IntRange(min=0), default=5)
-@options.option("--budget-s", "Seconds until it stops. [default: no limit]", type=click.FloatRange(min=0))
+@options.option("--repeats", "Number of timed runs per sample block.", type=click.IntRange(min=1), default=10)
+@options.option("--warmup", "Number of warm-up runs before each sample block.", type=click.IntRange(min=0), default=5)
 @options.option(
-    "--seed", "Seed of the order of sample blocks, and of what is planted.", type=click.IntRange(min=0), default=0
+    "--budget-s", "Number of seconds after which measuring stops. [default: no limit]", type=click.FloatRange(min=0)
+)
+@options.option(
+    "--seed",
+    "Seed of the random order of sample blocks, and of the planted times.",
+    type=click.IntRange(min=0),
+    default=0,
 )
 @gpu_options
-@options.flag("--nothing-planted", "With --backend simulated: plant NCCL's own model, so that nothing can be gained.")
+@options.flag(
+    "--nothing-planted",
+    "With --backend simulated: plant the times of NCCL's own model, so that no other choice is faster.",
+)
 @of_all_ranks
 @options.communicator_options()
 @options.call_options(buffers=False, in_place=False, windows=False)
@@ -258,9 +275,9 @@ def command(
     call: options.CallOptions,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Measures COLLECTIVES (default: AllReduce, AllGather, ReduceScatter) by every algorithm and protocol.
+    """Measures COLLECTIVES (default: AllReduce, AllGather, ReduceScatter) with every algorithm and protocol.
 
-    Ctrl-C keeps what was measured; the same command continues from there.
+    Ctrl-C keeps what was measured so far; the same command continues from there.
 
     \b
     nccl-tuner measure --backend simulated --seed 7 --machine dgx-h100 --nodes 2 --out run.jsonl
@@ -270,9 +287,9 @@ def command(
         moved = f"; in a checkout: python -m {REHEARSED} measure --backend double" if kind == DOUBLE else ""
         raise BadInput(f"unknown backend {kind!r}; {one_of(BACKENDS)}{moved}")
     if communicator["constants"] is not None:
-        raise BadInput("--constants: measured times do not depend on them; valid for: pick, table")
+        raise BadInput("--constants has no effect on measured times: remove it ('pick' and 'table' take it)")
     if nothing_planted and kind == "gpu":
-        raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated")
+        raise BadInput(f"--nothing-planted only applies with --backend simulated, not {kind}")
     ranks_per_gpu = communicator["ranks_per_gpu"] or 1
     on_gpus = Options(ranks_per_gpu, library, log=nccl_log, graphs_below_bytes=graphs_below, registered=graph)
     opener = BACKENDS[kind](BackendQuery(communicator, seed, not nothing_planted, on_gpus))
@@ -290,19 +307,19 @@ def command(
     if measured is None:  # a rank other than 0 has served it to the end
         sys.exit(0)
     wrong = [result for result in measured.summaries if result.wrong]
-    said = [f"{len(wrong)} of {len(measured.summaries)} rows have wrong results: GPUs, links or libnccl fail"] * bool(
-        wrong
-    )
+    said = [
+        f"{len(wrong)} of {len(measured.summaries)} rows have wrong results: a GPU, a link or libnccl is faulty"
+    ] * bool(wrong)
     said += [
-        f"rank {late.rank} is late: it ends {late.late:.2f} of a call after the median rank, in "
-        f"{late.late_blocks} of {late.blocks} sample blocks"
+        f"rank {late.rank} is late: in {late.late_blocks} of {late.blocks} sample blocks it ends after the median rank "
+        f"by {late.late:.2f} of a call's time"
         for late in measured.late_ranks
     ]
     if not shown_as_json(measured):
         for line in said:
             say(line)
         say(f"{measured.title}; backend {measured.backend}")
-        say("times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
+        say("times are medians, with +- half of their 95 % confidence interval; * marks NCCL's own choice")
         if any(result.host_bound for result in measured.summaries):
             say(HOST_BOUND)
         say()
@@ -315,7 +332,7 @@ def command(
         say(f"nccl-tuner: interrupted; {out} keeps what was measured; the same command continues", err=True)
         sys.exit(130)
     if wrong:
-        say(f"nccl-tuner: {said[0]}; times of such sample blocks are not counted", err=True)
+        say(f"nccl-tuner: {said[0]}; the times of these sample blocks are not counted", err=True)
         sys.exit(1)
 
 
@@ -342,7 +359,7 @@ def _progress(loop: Loop, quiet: bool) -> Iterator[Callable[[int], None]]:
 
 
 def _where(loop: Loop) -> str:
-    return f"round {loop.round + 1}: {len(loop.open)} of {len(loop.known)} not known yet"
+    return f"round {loop.round + 1}: {len(loop.open)} of {len(loop.known)} combinations not yet precise enough"
 
 
 def _seldom(show: Callable[[int], None], every_s: float) -> Callable[[int], None]:

@@ -69,33 +69,49 @@ RULES = (
 @click.argument("files", metavar="[NAME|FILE]...", nargs=-1, type=FILE)
 @site_options
 @options.option(
-    "--machine-note", "How certain it is which machine this was; needed with -o without --machine.", metavar="TEXT"
+    "--machine-note",
+    "What is known about the machine, and how certainly; needed with -o if there is no --machine.",
+    metavar="TEXT",
 )
-@options.option("--source", "Where the numbers are from: a repository, a document; needed with -o.", metavar="TEXT")
-@options.option("--commit", "Commit or date of the source.", metavar="TEXT", default="not stated")
-@options.option("--path", "path_in_source", "The path in the source. [default: the files' names]", metavar="TEXT")
-@options.option("--licence", "The licence of the numbers.", metavar="TEXT", default="not stated")
-@options.option("--title", "A line that says what the table is.", metavar="TEXT", default="", show_default=False)
 @options.option(
-    "--how", "How it was measured. [default: what FILE says]", metavar="TEXT", default="", show_default=False
+    "--source", "Where the numbers come from, such as a repository or a document; needed with -o.", metavar="TEXT"
+)
+@options.option("--commit", "Commit or date of the source of the numbers.", metavar="TEXT", default="not stated")
+@options.option(
+    "--path", "path_in_source", "Path of the files in the source. [default: the files' names]", metavar="TEXT"
+)
+@options.option("--licence", "The licence of the numbers.", metavar="TEXT", default="not stated")
+@options.option(
+    "--title", "Title of the table: a line that says what it contains.", metavar="TEXT", default="", show_default=False
+)
+@options.option(
+    "--how", "How the times were measured. [default: as FILE says]", metavar="TEXT", default="", show_default=False
 )
 @options.option("--launch", "How the ranks were started.", type=click.Choice(list(LAUNCHES)), default="unknown")
 @options.option(
     "--network",
-    "The network between nodes: InfiniBand, sockets, a plugin.",
+    "The network between nodes, such as InfiniBand, sockets or a plugin's name.",
     metavar="TEXT",
     default="",
     show_default=False,
 )
-@options.option("--env", "A NCCL variable that was set; repeatable.", multiple=True, metavar="NAME=VALUE")
-@options.option("--trap", "traps", "What a user of the numbers must know; repeatable.", multiple=True, metavar="TEXT")
-@options.out_option("OUT.csv", "Write FILEs as one table.", required=False)
-@options.option("--keep", "Keep FILEs as a healthy run of your own, which 'accept' compares with.", metavar="NAME")
-@options.option("--forget", "Remove a run that was kept.", metavar="NAME")
+@options.option(
+    "--env", "A NCCL variable that was set during the measurement; repeatable.", multiple=True, metavar="NAME=VALUE"
+)
+@options.option(
+    "--trap", "traps", "A pitfall that users of the numbers must know; repeatable.", multiple=True, metavar="TEXT"
+)
+@options.out_option("OUT.csv", "Write the times of all FILEs as one table to this file.", required=False)
+@options.option(
+    "--keep",
+    "Keep FILEs under this name as a healthy run of your own, with which 'accept' compares later runs.",
+    metavar="NAME",
+)
+@options.option("--forget", "Remove the kept run with this name.", metavar="NAME")
 @options.option(
     "--next",
     "count",
-    "The N calls of --machine on --nodes to measure first, as commands of nccl-tests.",
+    "Show which N calls to measure first on --nodes of --machine, as commands of nccl-tests.",
     type=click.IntRange(1, 16),
     metavar="N",
 )
@@ -110,14 +126,14 @@ def command(
     count: int | None,
     **head: Any,
 ) -> None:
-    """Lists the shipped tables of measured times; with NAME, all that is known about it; with FILEs, what is wrong with
-    them.
+    """Lists the shipped tables of measured times; with NAME, shows everything about one table; with FILEs, says what is
+    wrong with them.
 
-    FILEs are text or JSON of nccl-tests, aiconfigurator's parquet, runs of 'measure', or columns. Faults are named with
-    their lines: units, labels, repeated rows, curves, faulty runs, and times that the links of --machine cannot reach;
-    exit code 1 if rows cannot be used. With -o they become one table, and numbers that cannot be true are refused.
-    Without NAME and FILE, --machine lists one machine's tables; with NAME, --json has the table's rows. --keep keeps
-    FILEs as a healthy run of your own: 'accept' compares with it from then on.
+    FILEs are text or JSON of nccl-tests, aiconfigurator's parquet, runs of 'measure', or columns. Faults are reported
+    with their lines: wrong units or labels, repeated rows, implausible curves, faulty runs, and times that the links of
+    --machine cannot reach; exit code 1 if rows cannot be used. With -o the FILEs become one table, and numbers that
+    cannot be true are refused. Without NAME and FILE, --machine lists one machine's tables; with NAME, --json has the
+    table's rows. --keep keeps FILEs as a healthy run of your own: 'accept' compares with it from then on.
 
     \b
     nccl-tuner measured
@@ -130,7 +146,7 @@ def command(
     """
     given = replace(given, nccl=site.nccl)
     if site.machine is not None and site.topology is not None:
-        raise BadInput("--machine and --topology; valid: one of them")
+        raise BadInput("give either --machine or --topology")
     if forget is not None:
         own_runs.forget(forget)
         click.echo(f"{forget}: forgotten")
@@ -150,11 +166,11 @@ def command(
 
 def _keep(files: tuple[Path, ...], name: str, site: Site, given: Given, head: Mapping[str, Any]) -> None:
     """Keeps FILEs as a run of the user, if other runs show that it is healthy and the user says where it comes from."""
-    wanted = [] if files else ["FILE, what nccl-tests printed"]
-    wanted += [] if site.machine or site.topology else ["which machine: --machine NAME, or --topology FILE.xml"]
-    wanted += [] if head["source"] else ["where the numbers are from: --source TEXT"]
+    wanted = [] if files else ["a FILE with what nccl-tests printed"]
+    wanted += [] if site.machine or site.topology else ["the machine (--machine NAME or --topology FILE.xml)"]
+    wanted += [] if head["source"] else ["where the numbers come from (--source TEXT)"]
     if wanted:
-        raise BadInput(f"--keep {name} needs {'; and '.join(wanted)}")
+        raise BadInput(f"--keep {name} needs {' and '.join(wanted)}")
     table, problems = calibrate.table_of(files, _facts(files, site, head), given, site.node[0])
     scenario = describe(site.machine, topology=site.topology, nccl=table.header.nccl or site.nccl or None)
     curves = own_runs.keep(name, table, scenario, files)
@@ -163,7 +179,9 @@ def _keep(files: tuple[Path, ...], name: str, site: Site, given: Given, head: Ma
         return
     for path, each in problems:
         click.echo(_line(path, each), err=True)
-    click.echo(f"{name}: {plural(len(curves), 'curve')} kept in {own_runs.folder()}; 'accept' compares with them")
+    click.echo(
+        f"{name}: kept {plural(len(curves), 'curve')} in {own_runs.folder()}; 'accept' compares with them from now on"
+    )
 
 
 def _print_next(site: Site, given: Given, count: int) -> None:
@@ -181,12 +199,12 @@ def _print_next(site: Site, given: Given, count: int) -> None:
         f"expected median error: {_percent(found.error_before)} before any is measured, "
         f"{_percent(found.calls[-1].error_after)} after {plural(len(found.calls), 'call')}"
     )
-    click.echo("\nafter it  measure, the best first")
+    click.echo("\nerror     measure this call next, the most useful first")
     for each in found.calls:
         click.echo(f"{_percent(each.error_after):>8}  {each.command}")
-    click.echo("\nor all of them by every algorithm and protocol, with mpi4py installed:")
+    click.echo("\nor measure all of them with every algorithm and protocol (needs mpi4py):")
     click.echo(_on_lines(measure, " --bytes "))
-    click.echo("\nthen, for --calibration own.json:")
+    click.echo("\nthen make a calibration, for --calibration own.json:")
     click.echo(_on_lines(fit, " --name "))
 
 
@@ -251,7 +269,7 @@ def _check(files: tuple[Path, ...], site: Site, given: Given) -> None:
     tables = [(path, formats.read(measured.file_of(path), given)) for path in files]
     for path, table in tables:
         if not table.blocks and not table.header.left_out:
-            raise BadMeasurement(f"{path}: has no times; valid: what nccl-tests printed")
+            raise BadMeasurement(f"{path} has no measured times: give a file that nccl-tests printed")
     problems = [(path, each) for path, table in tables for each in plausible.judge(table, *site.node).problems]
     left = [(path, f"{count} {why}") for path, table in tables for why, count in table.header.left_out.items() if count]
     if json_wanted():
@@ -259,7 +277,7 @@ def _check(files: tuple[Path, ...], site: Site, given: Given) -> None:
         print_json(found, "problems")
     else:
         refused = sum(each.refused for _, each in problems)
-        said = f"{refused} of {plural(len(problems), 'problem')} are of rows that cannot be used"
+        said = f"{refused} of {plural(len(problems), 'problem')} make rows unusable"
         fine = "nothing is wrong with the rows that can be read" if left else "nothing is wrong"
         click.echo(verdict(said if problems else fine, not refused))
         for path, each in problems:
@@ -278,10 +296,10 @@ def _write_table(
     head: Mapping[str, Any],
 ) -> None:
     note, source = head["machine_note"], head["source"]
-    wanted = [] if site.machine or note else ["which machine: --machine NAME, or --machine-note TEXT"]
-    wanted += [] if source else ["where the numbers are from: --source TEXT"]
+    wanted = [] if site.machine or note else ["the machine (--machine NAME or --machine-note TEXT)"]
+    wanted += [] if source else ["where the numbers come from (--source TEXT)"]
     if wanted:
-        raise BadInput(f"{out}: a table says {'; and '.join(wanted)}")
+        raise BadInput(f"{out}: to write a table, also give {' and '.join(wanted)}")
     table, problems = calibrate.table_of(files, _facts(files, site, head), given, site.node[0])
     measured.write(out, table)
     if json_wanted():

@@ -41,18 +41,21 @@ def site_options(function: F) -> F:
         release_option("The release that was measured. [default: what the files say]", only_known=False),
         options.option(
             "--nodes",
-            "How many nodes took part, where the files do not say it.",
+            "How many nodes took part, if the files do not say it.",
             type=click.IntRange(1, MOST_NODES),
             metavar="N",
         ),
         options.option("--gpus-per-node", "GPUs used per node, or per tray.", type=click.IntRange(1), metavar="N"),
         options.option(
-            "--trays", "Instead of --nodes: trays of one NVLink domain.", type=click.IntRange(1), metavar="N"
+            "--trays",
+            "Instead of --nodes: how many trays of one NVLink domain took part.",
+            type=click.IntRange(1),
+            metavar="N",
         ),
         options.option(
             "--collective",
             "program",
-            "The collective that was run, where the files do not say it.",
+            "The collective that was run, if the files do not say it.",
             default="",
             show_default=False,
             metavar="NAME",
@@ -64,15 +67,15 @@ def _arm(text: str) -> tuple[str, Path]:
     """Reads ``NAME=FILE``."""
     label, equals, path = text.partition("=")
     if not equals or not label or not path:
-        raise BadInput(f"--arm {text}; valid: NAME=FILE, such as Ring=ring.log or default=plain.log")
+        raise BadInput(f"--arm {text}: expected NAME=FILE, such as Ring=ring.log or default=plain.log")
     return label, Path(path)
 
 
 arm_option = options.option(
     "--arm",
     "labelled",
-    "A file and what was forced in it: default (nothing), Ring, LL128, Ring/LL, or Ring/LL/8 with channels; "
-    "repeatable.",
+    "A file, and NAME for what the run forced: default (nothing), Ring, LL128, Ring/LL, or Ring/LL/8 with a number "
+    "of channels; repeatable.",
     multiple=True,
     type=Parsed("arm", _arm),
     metavar="NAME=FILE",
@@ -95,10 +98,10 @@ def place_options(function: F) -> F:
         release_option("The release that was measured. [default: what files say]", only_known=False, default=""),
         options.option(
             "--nodes",
-            "Number of nodes, for files that do not say it; for a table, the rows to take.",
+            "Number of nodes, if the files do not say it; for a table, it selects the rows.",
             type=click.IntRange(min=1),
         ),
-        options.option("--gpus-per-node", "GPUs per node, for files that do not say it.", type=click.IntRange(min=1)),
+        options.option("--gpus-per-node", "GPUs per node, if the files do not say it.", type=click.IntRange(min=1)),
     )
 
 
@@ -129,7 +132,7 @@ def runs_there(files: tuple[Path, ...], given: Mapping[str, Any]) -> "tuple[Meas
     """The arms in FILEs, on the communicator that the parameters of ``options.communicator_options`` describe."""
     if given.get("node") or given.get("trays") or given.get("constants"):
         raise BadInput(
-            "--node, --trays, --constants: not with files of nccl-tests; valid: --machine, --topology, --log"
+            "--node, --trays and --constants do not apply to files of nccl-tests: use --machine, --topology or --log"
         )
     from tuner.times.regret.workflow import read
 
@@ -154,6 +157,6 @@ def check_place(files: tuple[Path, ...]) -> None:
     for path in files:
         if path.is_file() and MeasurementFile(path).format in NCCL_TESTS:
             raise BadInput(
-                f"{path} does not say where it was measured; valid: --machine NAME, --topology FILE.xml or --log FILE, "
-                "and --nccl RELEASE where it does not say that"
+                f"{path} does not say where it was measured; add --machine NAME, --topology FILE.xml or --log FILE, "
+                "and --nccl RELEASE if it does not say that either"
             )

@@ -13,8 +13,8 @@ from tuner.oracle import bill
 from tuner.oracle.bill import MemoryStage
 
 WHOSE = """\
-What the real libnccl asks simulated devices for, of each rank: without CUDA's
-own contexts and kernels, and without user buffers."""
+Memory that the real libnccl requests on simulated devices, for each rank: without
+CUDA's contexts and kernels, and without user buffers."""
 FIRST_CALLS = AnyCalls().convert("allreduce:8,allreduce:1M,allreduce:1G", None, None)
 
 
@@ -31,11 +31,12 @@ def command(
     timeout_s: float,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """The device memory that a communicator takes, and the SMs that its kernels hold: libnccl's own requests.
+    """Shows the device memory that a communicator takes and the SMs that its kernels occupy, as the real libnccl
+    requests them.
 
     All ranks initialise and then make CALLS one after the other: COLLECTIVE:BYTES[:TYPE[:OP]], separated by commas.
-    [default: allreduce:8,allreduce:1M,allreduce:1G] From 2.22 on memory of an algorithm is allocated when a call first
-    uses it, unless NCCL_RUNTIME_CONNECT=0. Each block (CTA) of a kernel holds an SM while it runs.
+    [default: allreduce:8,allreduce:1M,allreduce:1G] From 2.22 on, NCCL allocates the memory of an algorithm when a call
+    first uses it, unless NCCL_RUNTIME_CONNECT=0. Each block (CTA) of a kernel occupies an SM while it runs.
 
     \b
     nccl-tuner memory --machine dgx-h100 --nccl 2.28.9

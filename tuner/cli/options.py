@@ -83,13 +83,13 @@ class Named(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if self.members is Collective and (call := peer_call(value)) is not None:
             raise BadInput(
-                f"{call.name}: NCCL makes it from sends and receives and picks no algorithm; valid for it: "
+                f"{call.name}: NCCL makes it from sends and receives and picks no algorithm; these commands take it: "
                 f"{TAKING_ANY_CALL}; valid here: {', '.join(each.name for each in Collective)}"
             )
         if self.members is Op and isinstance(value, str) and PREMULTIPLIED.fullmatch(value):
             raise BadInput(
-                f"--op {value}: NCCL picks for sums that ncclRedOpCreatePreMulSum made as for averages of the same "
-                "floating-point type; valid: avg"
+                f"--op {value}: for a sum made by ncclRedOpCreatePreMulSum, NCCL picks the same as for an average of "
+                "the same floating-point type; use avg"
             ).cured(Remedy("op", "avg"))
         return by_name(self.members, value, self.name)
 
@@ -114,7 +114,7 @@ class AnyCall(Named):
         if (call := peer_call(value)) is not None:
             return call
         if str(value).lower().replace("_", "").replace("-", "") == "alltoallv":
-            raise BadInput(f"{value}: an AllToAll of unequal parts; valid: alltoall, with its parts in `pick --parts`")
+            raise BadInput(f"{value} is an AllToAll of unequal parts: use 'pick alltoall' with the parts in --parts")
         try:
             return super().convert(value, param, ctx)
         except BadInput:
@@ -175,7 +175,9 @@ def call_options(buffers: bool = True, in_place: bool = True, windows: bool = Tr
         made: F = with_call  # type: ignore[assignment]
         return stacked(
             made,
-            option("--dtype", "Data type, NCCL's name.", type=Named(DataType, "type"), default="float32", heading=CALL),
+            option(
+                "--dtype", "Data type, by NCCL's name.", type=Named(DataType, "type"), default="float32", heading=CALL
+            ),
             option("--op", "Reduction operation.", type=Named(Op, "operation"), default="sum", heading=CALL),
             *([_BUFFERS] if buffers else ()),
             *((*_WINDOWS, _CALL_CONFIG) if windows else ()),
@@ -205,14 +207,15 @@ _CALL_CONFIG = option(
 _WINDOWS = (
     option(
         "--windows",
-        "Which buffers are in windows, with --buffers window; the other is plain. [default: both]",
+        "With --buffers window: which buffers are in windows, the send or the receive buffer; the other one is "
+        "plain. [default: both]",
         type=click.Choice(("send", "receive", "both")),
         heading=CALL,
     ),
     option(
         "--window-flags",
-        f"Flags of these windows, NCCL_WIN_*: {', '.join(map(flag_words, WindowFlag.__members__.values()))}. "
-        "[default: coll-symmetric]",
+        "Flags (NCCL_WIN_*) with which these windows are registered: "
+        f"{', '.join(map(flag_words, WindowFlag.__members__.values()))}. [default: coll-symmetric]",
         type=Parsed("flags", flags_of),
         metavar="FLAG[,FLAG...]",
         heading=CALL,
@@ -220,7 +223,7 @@ _WINDOWS = (
 )
 _IN_PLACE = flag(
     "--in-place",
-    "One buffer is used for sending and receiving; only the choices on registered buffers differ.",
+    "The call uses one buffer for sending and receiving (in place); this only changes choices on registered buffers.",
     heading=CALL,
 )
 
@@ -235,8 +238,11 @@ def out_option(metavar: str, says: str, required: bool = True) -> Callable[[F], 
 
 def steps_options(function: F) -> F:
     """Options for when a job's steps ended, for the parameters ``steps`` and ``name``."""
-    named = option("--range", "name", "Name for those ranges.", default="step", metavar="NAME")
-    says = "A file that says when a job's steps ended: seconds, JSON lines, or NVTX ranges of nsys (SQLite, CSV)."
+    named = option("--range", "name", "Name of the NVTX ranges that are steps.", default="step", metavar="NAME")
+    says = (
+        "A file that says when the job's steps ended or how long they took: seconds per line, JSON lines, or NVTX "
+        "ranges that nsys exported (SQLite, CSV)."
+    )
     return file_option("--steps", "FILE", says)(named(function))
 
 
@@ -255,16 +261,15 @@ def time_options(default: str, said: str | None = None) -> Callable[[F], F]:
         for each in (
             option(
                 "--calibration",
-                "Take calibrated times from this calibration; implies --time calibrated. [default: that of the "
-                "machine, "
-                "else of another with GPUs of its generation]",
+                "Take calibrated times from this calibration; implies --time calibrated. [default: the machine's "
+                "own, else that of a machine with GPUs of the same generation]",
                 metavar="NAME|FILE",
                 heading=CONSTANTS,
             ),
             option(
                 "--time",
-                "Times shown: nccl (its own prediction), calibrated (from measurements, with 90 % intervals) or "
-                f"both; picks are NCCL's in any case. [default: {said or default}]",
+                "Which times are shown: nccl (NCCL's own prediction), calibrated (from measurements, with 90 % "
+                f"intervals) or both; the picks are always NCCL's. [default: {said or default}]",
                 type=click.Choice(("nccl", "calibrated", "both")),
                 metavar="WHOSE",
             ),
@@ -278,7 +283,9 @@ def time_options(default: str, said: str | None = None) -> Callable[[F], F]:
 def _times_wanted(whose: str, calibration: str | None) -> "TimesWanted | None":
     if whose == "nccl":
         if calibration is not None:
-            raise BadInput(f"--calibration {calibration} with --time nccl; valid with it: --time calibrated, both")
+            raise BadInput(
+                f"--calibration {calibration} cannot be used with --time nccl: use --time calibrated or both"
+            )
         return None
     from tuner.answers.calibrated import TimesWanted  # plain answers do without it
 
@@ -300,8 +307,8 @@ collectives_argument = click.argument(
 bytes_option = option(
     "--bytes",
     "sizes",
-    "NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536; 8..1G*2 as "
-    "nccl-tests' -b 8 -e 1G -f 2.",
+    "Sizes as NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536; "
+    "8..1G*2 means nccl-tests' -b 8 -e 1G -f 2.",
     type=SIZES,
     default="8,1K,32K,256K,1M,4M,16M,64M,256M,1G",
 )
@@ -323,7 +330,7 @@ class CallOrChange(AnyCall):
 change_option = option(
     "--change",
     "assignments",
-    f"What changes: {', '.join(KEYS)}, or a NCCL variable; repeatable.",
+    f"What changes, as KEY=VALUE; a key is one of {', '.join(KEYS)}, or a NCCL variable. Repeatable.",
     multiple=True,
     metavar="KEY=VALUE",
     type=Change(),
@@ -332,7 +339,7 @@ MOST_TIMEOUT_S = 7 * 86400
 timeout_option = option(
     "--timeout",
     "timeout_s",
-    "Seconds to wait for an answer of libnccl.",
+    "How many seconds to wait for an answer of libnccl.",
     type=click.FloatRange(0, MOST_TIMEOUT_S, min_open=True),
     default=120.0,
 )
@@ -361,7 +368,7 @@ def libnccl_option(says: str) -> Callable[[F], F]:
     return decorated
 
 
-csv_option = flag("--csv", "as_csv", "Print comma-separated values, for a spreadsheet.", heading=OUTPUT)
+csv_option = flag("--csv", "as_csv", "Print the answer as comma-separated values, for a spreadsheet.", heading=OUTPUT)
 launch_option = flag(
     "--launch",
     "in_full",
@@ -392,7 +399,7 @@ def range_options(function: F) -> F:
         option(
             "--to",
             "high",
-            "The largest size; NCCL's nBytes, as in pick.",
+            "The largest size, as NCCL's nBytes.",
             type=size_bytes,
             metavar="SIZE",
             default="1T",

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from tuner.oracle.conformance.learn import AnsweredBefore, Learning
 
 VERBS = {
-    "run": "a program that calls NCCL, as it is, on simulated GPUs",
-    "learn": "a libnccl that has no file here: its constants and rules",
+    "run": "runs an unchanged program that calls NCCL on simulated GPUs",
+    "learn": "learns the constants and rules of an unknown libnccl",
 }
 
 
 @click.group(name="oracle", cls=Group, verbs=VERBS, modules="oracle")
 def command() -> None:
-    """The real libnccl of a release, run without a GPU on simulated devices.
+    """Runs the real libnccl of a release without a GPU, on simulated devices.
 
-    pick, graphs and table ask it with --libnccl, and diff for what only it knows.
+    With --libnccl, pick, graphs and table show its answers, and diff shows what only it knows.
 
     \b
     nccl-tuner oracle run --machine dgx-h100 --nccl 2.28.9 -- ./all_reduce_perf -g 8 -c 0
@@ -34,17 +34,17 @@ def command() -> None:
 @options.communicator_options(without=["graphs", "constants", "ranks", "shared"], build=True)
 @options.option(
     "--processes-per-node",
-    "Processes of the program on each node, with several nodes. [default: one for each GPU]",
+    "With several nodes: how many processes of the program run on each node. [default: one per GPU]",
     type=click.IntRange(min=1),
 )
-@lambda function: options.json_option(function, "Print JSON; the program's own output goes to stderr.")
+@lambda function: options.json_option(function, "Print JSON; the program's own output then goes to stderr.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def run_command(
     program: tuple[str, ...],
     processes_per_node: int | None,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Runs a program that calls NCCL, as it is, on simulated GPUs, with its exit code. No kernel runs.
+    """Runs an unchanged program that calls NCCL on simulated GPUs, and exits with its exit code. No kernel runs.
 
     \b
     nccl-tuner oracle run --machine dgx-h100 --nccl 2.28.9 -- ./all_reduce_perf -g 8 -c 0
@@ -60,12 +60,14 @@ def run_command(
 @click.argument("path", metavar="LIBNCCL", type=FILE)
 @options.json_option
 def learn_command(path: Path) -> None:
-    """Learns a libnccl that has no file here: a new release, a vendor's build, your own patch.
+    """Learns the constants and rules of a libnccl that nccl-tuner does not know: a new release, a vendor's build, your
+    own patch.
 
-    Finds the nearest known release, reads tables that the library has as data, and finds values and rules with which
-    the emulator gives its answers. What was learnt is kept, and LIBNCCL is then a release: --nccl LIBNCCL. If its
-    release was answered by source or between two others until now, it says how many of those answers were right. Exit
-    code 1 if something differs that no known rule explains; each such case is shown.
+    Finds the nearest known release, reads the tables that the library contains as data, and searches for values and
+    rules with which the emulator gives the library's answers. What was learnt is kept, so that you can use LIBNCCL as a
+    release (--nccl LIBNCCL). If answers for this release were derived from its source or from neighbouring releases
+    until now, it says how many of them were right. Exit code 1 if something differs that no known rule explains; each
+    such case is shown.
 
     \b
     nccl-tuner oracle learn /usr/lib/x86_64-linux-gnu/libnccl.so.2
@@ -82,7 +84,7 @@ def print_learning(learning: "Learning") -> None:
     """Prints the verdict, what differs from the parent, and each case that no trial explains."""
     compared, equal = sum(learning.compared.values()), sum(learning.matched.values())
     verdict = "exact" if learning.exact else "differs"
-    click.echo(f"{verdict}: learnt from {learning.parent}, {equal:,} of {compared:,} compared equal")
+    click.echo(f"{verdict}: learnt from {learning.parent}; {equal:,} of {compared:,} compared values are equal")
     click.echo(f"NCCL {learning.name}, {learning.file}")
     for key, value in learning.changes.items():
         click.echo(f"  {key} = {value}")
@@ -102,10 +104,12 @@ def print_learning(learning: "Learning") -> None:
 def _print_before(before: "AnsweredBefore") -> None:
     """Prints how many of the previous answers for this release were right."""
     compared, equal = sum(before.compared.values()), sum(before.matched.values())
-    click.echo(f"\nuntil now this release was answered {before.standing}: {equal:,} of {compared:,} answers are equal")
+    click.echo(
+        f"\nuntil now, answers for this release were given {before.standing}: {equal:,} of {compared:,} were right"
+    )
     for each in before.wrong:
         click.echo(f"  wrong on {each}")
     for each in before.refused:
         click.echo(f"  no answer on {each}")
     for key, (said, has) in before.values.items():
-        click.echo(f"  {key}: {said} was said, the library has {has}")
+        click.echo(f"  {key}: the answer was {said}, and the library has {has}")

@@ -40,22 +40,27 @@ MOST_RANKS = 65_536  # whose order is followed rank by rank
 @options.under("Which calls", "--group", "--root", "--rows")
 @options.under("Output", "--settings")
 @options.collective_argument
-@options.option("--bytes", "sizes", "NCCL's nBytes, as in pick. [default: 1M]", type=options.SIZES)
+@options.option("--bytes", "sizes", "Sizes as NCCL's nBytes, as in pick. [default: 1M]", type=options.SIZES)
 @options.option(
     "--row-bytes",
-    "Bytes of a row that must have the same bits wherever it is, such as a token's: hidden size x type size.",
+    "Size of a row whose result must have the same bits wherever the row is in the call, such as the row of a "
+    "token: hidden size x type size.",
     type=options.size_bytes,
     metavar="SIZE",
 )
 @options.option(
-    "--rows", "Compare calls of these numbers of rows, such as batch sizes.", type=options.NUMBERS, metavar="N,..."
+    "--rows", "Compare calls with these numbers of rows, such as batch sizes.", type=options.NUMBERS, metavar="N,..."
 )
 @options.option(
-    "--range", "ends", "Show the order by ranges of sizes instead.", type=Parsed("range", _range), metavar="FROM..TO"
+    "--range",
+    "ends",
+    "Show ranges of sizes with the same order instead.",
+    type=Parsed("range", _range),
+    metavar="FROM..TO",
 )
-@options.flag("--group", "together", "Take the calls as one group, in this order.")
+@options.flag("--group", "together", "The calls form one group, in the order of --bytes.")
 @options.change_option
-@options.option("--root", "The root of Reduce.", type=int, default=0, metavar="RANK")
+@options.option("--root", "The root rank of Reduce.", type=int, default=0, metavar="RANK")
 @options.option("--settings/--no-settings", "Look for the variables that would make the answer yes.", default=True)
 @options.communicator_options()
 @options.call_options(windows=False)
@@ -73,11 +78,13 @@ def command(
     call: options.CallOptions,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Says in which order of ranks COLLECTIVE adds each element's numbers, and whether calls give the same bits.
+    """Says in which order of ranks COLLECTIVE adds the numbers of each element, and whether calls give bit-identical
+    results.
 
-    With --range: in which ranges of sizes every element is added in one order, whatever the size. Several sizes are
-    compared at the same offsets, rows wherever they are; --change compares with another release, setting or machine, as
-    in diff. With --group the sizes are calls between ncclGroupStart and ncclGroupEnd.
+    With --range: the ranges of sizes in which every element is added in the same order at every size. Several sizes are
+    compared element by element at equal offsets; with --row-bytes, rows are compared wherever they are in a call.
+    --change compares with another release, setting or machine, as in diff. With --group the sizes are calls between
+    ncclGroupStart and ncclGroupEnd.
 
     \b
     nccl-tuner order allreduce --machine dgx-h100 --nccl 2.28.9 --bytes 64K --env NCCL_ALGO=Ring
@@ -89,23 +96,26 @@ def command(
     nccl-tuner order reducescatter --machine dgx-h100 --nodes 8 --bytes 25M --change nodes=6
     """
     if root and collective not in ROOTED:
-        raise BadInput(f"--root: {collective.name} has no root; valid for reduce")
+        raise BadInput(f"--root: {collective.name} has no root; only reduce has one here")
     described, request, dtype = communicator.scenario(), call.request(collective), call.dtype
     if described.ranks > MOST_RANKS:
-        raise BadInput(f"the order of additions of {described.ranks:,} ranks; valid: up to {MOST_RANKS:,} ranks")
+        raise BadInput(
+            f"the order of additions is computed for up to {MOST_RANKS:,} ranks, not for {described.ranks:,}"
+        )
     if ends is not None:
         if sizes or row_bytes or rows or assignments or together:
             raise BadInput(
-                "--range shows single calls on one communicator; valid without --bytes, --row-bytes, --group, --change"
+                "--range shows single calls on one communicator: remove --bytes, --row-bytes, --rows, --group "
+                "and --change"
             )
         _ranges(described, request, ends, root)
         return
     if row_bytes is not None and row_bytes % dtype.size_bytes:
-        raise BadInput(f"--row-bytes {row_bytes}: valid: multiples of {dtype.size_bytes}, the size of {dtype.name}")
+        raise BadInput(f"--row-bytes {row_bytes}: expected a multiple of {dtype.size_bytes}, the size of {dtype.name}")
     asked = _sizes(sizes, row_bytes, rows)
     compared = [described, options.after(described, assignments)] if assignments else [described]
     if any(size % dtype.size_bytes for size in asked):
-        raise BadInput(f"--bytes: valid: multiples of {dtype.size_bytes}, the size of {dtype.name}")
+        raise BadInput(f"--bytes: expected multiples of {dtype.size_bytes}, the size of {dtype.name}")
     question = SameBitsQuery(request, tuple(asked), row_bytes, root, together)
     calls = tuple(call for one in compared for call in question.of_calls(one))
     same = ask(question, compared, settings) if row_bytes or len(calls) > 1 else None
@@ -134,13 +144,20 @@ def _ranges(described: Scenario, request: Request, ends: tuple[int, int], root: 
     ]
     print_table(f"{request.title} on {described.title}", ("from", "to", "picks", "order", "added"), rows)
     if goes_on(Selection(described.communicator()), request, found[-1].to_bytes, ends[1]):
-        say(f"from {human_bytes(found[-1].to_bytes + 1)} on channels change too often to be followed", err=True)
+        say(
+            f"from {human_bytes(found[-1].to_bytes + 1)} on the number of channels changes too often to list its "
+            "ranges",
+            err=True,
+        )
     _say_what_was_read([] if order.device_code_read(described.nccl) else [described.nccl])
 
 
 def _say_what_was_read(others: Iterable[str]) -> None:
     for nccl in dict.fromkeys(others):
-        say(f"Device code was read up to NCCL {LAST_READ}; NCCL {nccl} is assumed to add in the same order")
+        say(
+            f"The order of additions is known from NCCL's device code up to {LAST_READ}; NCCL {nccl} is assumed to "
+            "add in the same order"
+        )
 
 
 def _one_or_each(terms: Sequence[Term]) -> str:
@@ -153,10 +170,10 @@ def _sizes(sizes: list[int] | None, row_bytes: int | None, rows: list[int] | Non
     if rows is None:
         return [1 << 20] if sizes is None else sizes
     if row_bytes is None or sizes is not None:
-        raise BadInput("--rows counts rows of --row-bytes; valid: both of them, without --bytes")
+        raise BadInput("--rows counts rows of --row-bytes: give both, and remove --bytes")
     most = LARGEST_BYTES // row_bytes
     if wrong := [count for count in rows if not 1 <= count <= most]:
-        raise BadInput(f"--rows {wrong[0]}: valid: 1 to {most}, all of which have at most 2**62 bytes")
+        raise BadInput(f"--rows {wrong[0]}: expected 1 to {most}, so that a call has at most 2**62 bytes")
     return [row_bytes * count for count in rows]
 
 
@@ -179,12 +196,12 @@ def print_same(same: SameBits) -> None:
     for setting in same.settings:
         words = " ".join(f"{name}={value}" for name, value in setting.variables.items())
         without = "" if setting.time_us_without is None else f", {setting.time_us_without:.2f} us without"
-        time = "without a time of NCCL's model"
+        time = "NCCL's model has no time for it"
         if "NCCL_MAX_NCHANNELS" in setting.variables:
             time = "NCCL's model does not see what fewer channels cost"
         elif setting.time_us is not None:
             time = f"{setting.time_us:.2f} us by NCCL's model{without}"
-        fails = f"; NCCL then fails {', '.join(setting.others_fail)}" if setting.others_fail else ""
+        fails = f"; NCCL then fails for {', '.join(setting.others_fail)}" if setting.others_fail else ""
         say(f"  yes with {words}: {', '.join(setting.picks)}, {time}{fails}")
 
 

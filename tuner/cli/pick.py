@@ -66,7 +66,7 @@ RULES = (
     excludes("--engine", *NOT_OF_ENGINES, when=has("engine")),
     excludes("--libnccl", *NOT_OF_LIBNCCL, when=has("libnccl")),
     excludes(
-        "several calls, which have their own sizes and roots",
+        "a group of calls, which have their own sizes and roots",
         *NOT_OF_GROUPS,
         when=lambda params: isinstance(params["collective"], list),
     ),
@@ -91,16 +91,16 @@ RULES = (
 @options.option(
     "--peer",
     "--root",
-    "The peer of send and recv; the root of gather, scatter and, with --launch, broadcast and reduce. "
-    "[default: 1, or 0]",
+    "The peer of send and recv, or the root of gather, scatter and, with --launch, of broadcast and reduce. "
+    "[default: 1 for a peer, 0 for a root]",
     type=int,
     metavar="N",
     heading=CALL,
 )
 @options.option(
     "--parts",
-    "For an alltoall of unequal parts: bytes that every rank sends to each rank, or what each sends to each, the "
-    "first rank's first.",
+    "For an alltoall of unequal parts: the bytes that every rank sends to each rank (one number per rank), or that "
+    "each rank sends to each rank (row by row, beginning with rank 0).",
     type=Parsed("parts", _parts),
     heading=CALL,
     metavar="BYTES,...",
@@ -124,13 +124,13 @@ def command(
     engine: EngineOptions | None,
     asked: options.CommunicatorQuestion,
 ) -> None:
-    """Show what NCCL picks for COLLECTIVE: algorithm, protocol, channels, threads and its predicted time.
+    """Shows what NCCL picks for COLLECTIVE: algorithm, protocol, channels, threads and NCCL's predicted time.
 
-    CALLS are several in one ncclGroupStart and ncclGroupEnd: CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES], with commas between
-    them. BYTES is NCCL's nBytes; for send and recv the bytes of the message, for alltoall, gather and scatter those of
-    all messages of a rank or of the root. PEER is a rank: the other end, or the root of broadcast, reduce, gather and
-    scatter; +1 counts from --rank. Or CALLS is @FILE: a JSON list of objects with the keys call, peer, bytes, type, op,
-    times.
+    CALLS are several calls between one ncclGroupStart and ncclGroupEnd: CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES], with
+    commas between them. BYTES is NCCL's nBytes; for send and recv the bytes of the message, for alltoall, gather and
+    scatter those of all messages of a rank or of the root. PEER is a rank: the other end, or the root of broadcast,
+    reduce, gather and scatter; +1 counts from --rank. Or CALLS is @FILE: a JSON list of objects with the keys call,
+    peer, bytes, type, op, times.
 
     \b
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
@@ -161,7 +161,8 @@ def command(
     if engine is not None:
         if not isinstance(collective, Collective):
             raise BadInput(
-                "--engine: an engine carries an AllReduce past NCCL; everything else is NCCL's: remove --engine"
+                "--engine only applies to AllReduce, the only call that an engine may carry without NCCL: "
+                "remove --engine"
             )
         show_carriers(engine.group(asked.communicator, engine.names[0]), call.request(collective), sizes)
         return
@@ -185,7 +186,7 @@ def command(
         exchanges.show(asked.scenario(), query, times)
         return
     if peer is not None and collective not in ROOTED:
-        raise BadInput(f"--root: {collective.name} has no root; valid for broadcast, reduce, gather and scatter")
+        raise BadInput(f"--root: {collective.name} has no root; only broadcast, reduce, gather and scatter have one")
     described = asked.scenario()
     request = call.request(collective)
     options.note_call(described, request)
@@ -215,8 +216,12 @@ def _described(asked: options.CommunicatorQuestion) -> Scenario:
         return asked.scenario()
     for name in TABLES:
         if os.environ.get(name) or any(text.startswith(f"{name}=") for text in asked.communicator["env"]):
-            plugin = "`nccl-tuner plugin lint --libnccl` loads a table"
-            click.echo(f"note: {name} is set, but no plugin reads it here; {plugin}", err=True)
+            plugin = "`nccl-tuner plugin lint --libnccl` does"
+            click.echo(
+                f"note: {name} is set, but libnccl is asked without a tuner plugin, so that no table is loaded; "
+                f"{plugin}",
+                err=True,
+            )
     return asked.communicator.without("tuner").scenario()
 
 
@@ -308,7 +313,7 @@ def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
         say(SYMMETRIC_MODEL)
     _print_disagreeing(answers)
     if any(answer.time_us is not None and not is_time(answer.time_us) for answer in answers):
-        say("never: NCCL gives it no time and takes it only where it is told to (NCCL_ALGO, a tuner)")
+        say("never: NCCL has no time for this choice, and only picks it if it is forced (NCCL_ALGO, a tuner)")
 
 
 def _kept(column: Column) -> Column:
@@ -317,8 +322,9 @@ def _kept(column: Column) -> Column:
 
 
 SYMMETRIC_MODEL = (
-    "Times of symmetric kernels are by NCCL's own model of them, and their runner-up by that model with CTAs counted; "
-    "it is not compared with the model of algorithms, whose pick stands under 'instead of'."
+    "Times of symmetric kernels come from NCCL's model of these kernels; the runner-up is the next kernel by this "
+    "model, with a surcharge for each CTA. NCCL does not compare this model with its model of algorithms, whose pick "
+    "is in the column 'instead of'."
 )
 
 

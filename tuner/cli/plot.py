@@ -86,7 +86,8 @@ def nodes_of(scenario: Scenario, to_nodes: int | None, nodes_list: str | None) -
     """
     if scenario.others or (scenario.nodes != 1 and scenario.from_log is None):
         raise BadInput(
-            "--nodes and --node: the picture is drawn over node counts; valid: --to-nodes N, --nodes-list N,N,..."
+            "--nodes and --node do not apply, as the picture is drawn over node counts: use --to-nodes N or "
+            "--nodes-list N,N,..."
         )
     if nodes_list is None:
         most = to_nodes or 64
@@ -96,7 +97,7 @@ def nodes_of(scenario: Scenario, to_nodes: int | None, nodes_list: str | None) -
     words = nodes_list.split(",")
     if to_nodes is not None or len(words) > MOST_ROWS or not all(map(_is_count, words)):
         raise BadInput(
-            f"--nodes-list {nodes_list}: valid: up to {MOST_ROWS} numbers from 1 to {MOST_NODES}, no --to-nodes"
+            f"--nodes-list {nodes_list}: expected up to {MOST_ROWS} numbers from 1 to {MOST_NODES}, without --to-nodes"
         )
     return sorted(set(map(int, words)))
 
@@ -129,7 +130,9 @@ def deliver(out: Path | None, record: Callable[[], Any], draw: Callable[[], "Fig
 def _wanted(out: Path | None, files: str) -> None:
     """Raises BadInput if the user asks for neither a picture nor JSON."""
     if out is None and not json_wanted():
-        raise BadInput(f"nothing to write; valid: --out {files} for a picture, --json for what it would show")
+        raise BadInput(
+            f"nothing to write: add --out {files} for a picture, or --json for the numbers that it would show"
+        )
 
 
 def _of_call(request: Request) -> dict[str, object]:
@@ -203,7 +206,10 @@ def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list
         if one.call.collective is collective and one.call.nodes in nodes and one.regret is not None
     ]
     if not marks:
-        raise BadInput(f"{measured}: has no pick of {collective.name} beside a forced run on these node counts")
+        raise BadInput(
+            f"{measured} has no times of both NCCL's pick and a forced choice for {collective.name} on these node "
+            "counts"
+        )
     return marks
 
 
@@ -244,9 +250,11 @@ def _diff(assignments: tuple[str, ...], out: Path | None, given: Mapping[str, An
     first, request, sizes, nodes = query.scenario, query.request, query.sizes, query.nodes
     second = options.after(first, assignments)
     if second == first:
-        raise BadInput("nothing differs; valid: --change KEY=VALUE, such as nccl=2.28.9 or NCCL_ALGO=Ring")
+        raise BadInput(
+            "nothing differs: say what changes with --change KEY=VALUE, such as nccl=2.28.9 or NCCL_ALGO=Ring"
+        )
     if second.nodes != first.nodes:
-        raise BadInput("--change nodes: the picture is drawn over node counts; valid: another change")
+        raise BadInput("--change nodes does not apply, as the picture is drawn over node counts: change something else")
     with bar_of_nodes([*nodes, *nodes]) as bar:
         before, after = (choices(one, request, sizes, nodes, lambda: bar.update(1)) for one in (first, second))
 
@@ -358,7 +366,7 @@ def _read(
         placed, described = runs_there(files, {**communicator.given, "labelled": labelled})
         return files[0] if files else labelled[0][1], described, of_communicator(placed, described)
     if labelled or len(files) > 1:
-        raise BadInput("--arm, and several FILEs: valid with --machine NAME, --topology FILE or --log FILE, and --nccl")
+        raise BadInput("--arm and several FILEs need --machine NAME, --topology FILE or --log FILE, and --nccl")
     measurements = read_any(files[0], collective)
     return files[0], _scenario(files[0], measurements, communicator), measurements
 
@@ -368,10 +376,13 @@ def _scenario(file: Path, measurements: Measurements, communicator: options.Comm
     given = measurements.header
     if not communicator.says_where:
         if given.scenario is None:
-            raise BadInput(f"{file} does not say where it was measured; valid: --machine NAME --nodes N --nccl RELEASE")
+            raise BadInput(f"{file} does not say where it was measured; add --machine NAME --nodes N --nccl RELEASE")
         if said := [name for name in communicator.given if options.is_given(name)]:
             option = f"--{said[0].replace('_', '-')}"
-            raise BadInput(f"{option}: {file} says its own communicator; valid: with --machine or --topology, or none")
+            raise BadInput(
+                f"{option} does not apply, as {file} says its communicator: remove it, or describe another "
+                "communicator with --machine or --topology"
+            )
         return given.scenario
     if given.nccl:
         nearest, stand_in = nearest_release(given.nccl)
@@ -434,22 +445,27 @@ RULES = [excludes(kind, *names, when=_is_kind(kind)) for kind, names in MEANINGL
 @options.option("--from", "from_bytes", "The smallest size.", type=options.size_bytes, default="8", metavar="SIZE")
 @options.option("--to", "to_bytes", "The largest size.", type=options.size_bytes, default="16G", metavar="SIZE")
 @options.option(
-    "--points", "Number of sizes between them, at equal ratios.", type=click.IntRange(2, 100_000), default=400
+    "--points", "Number of sizes from --from to --to, at equal ratios.", type=click.IntRange(2, 100_000), default=400
 )
 @options.option(
-    "--to-nodes", "Every number of nodes up to this one. [default: 64]", type=click.IntRange(1, MOST_ROWS), metavar="N"
+    "--to-nodes",
+    "Draw every number of nodes up to this one. [default: 64]",
+    type=click.IntRange(1, MOST_ROWS),
+    metavar="N",
 )
-@options.option("--nodes-list", "These numbers of nodes instead: 1,2,4,8,512.", metavar="N,N,...")
+@options.option("--nodes-list", "Draw these numbers of nodes instead, such as 1,2,4,8,512.", metavar="N,N,...")
 @options.option(
     "--measured",
-    "map: also mark where this table has times of the pick and of another choice, and what the pick loses there.",
+    "map: also mark the points at which this table has times of both the pick and another choice, and what the "
+    "pick loses there.",
     metavar="NAME|FILE",
 )
 @options.change_option
 @options.option(
     "--collective",
     "of_collective",
-    "Only this collective; also the collective of a nccl-tests text that does not name it. [default: all]",
+    "Draw only this collective; it is also used for an nccl-tests text that does not name its collective. "
+    "[default: all]",
     type=options.Named(Collective, "collective"),
 )
 @arm_option
@@ -514,7 +530,7 @@ def command(
         _accuracy(out)
         return
     if len(communicator["nccl"]) > 1:
-        raise BadInput("several releases (--nccl twice) only with 'plot page'; give one")
+        raise BadInput("only 'plot page' takes several releases (--nccl twice); give one")
     communicator = communicator.but(nccl=next(iter(communicator["nccl"]), None)).without("tuner")
     if kind == "measured":
         _measured(tuple(map(Path, words)), labelled, of_collective, out, communicator)
@@ -529,7 +545,7 @@ def command(
         return
     given["communicator"] = communicator
     if len(words) != 1:
-        raise BadInput(f"{kind}: name the collective; valid: one of {', '.join(each.name for each in Collective)}")
+        raise BadInput(f"{kind}: name the collective to draw: {', '.join(each.name for each in Collective)}")
     given["collective"] = options.Named(Collective, "collective").convert(words[0], None, None)
     if kind == "map":
         _map(measured, out, given)

@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 @click.command(name="collect", cls=options.Command)
 @click.argument("folder", type=FILE, required=False, metavar="DIR")
 @options.file_option("--library", "FILE", "The libnccl.so.2 that the job loads, if known.")
-@options.flag("--script", "Print the one file that does the same with Python alone.")
+@options.flag("--script", "Print a single-file script that collects the same with only Python.")
 def collect_command(folder: Path | None, library: Path | None, script: bool) -> None:
     """Records in DIR, a folder that all ranks share, everything that NCCL's choices on this rank depend on.
 
-    Run it as the job runs, on every rank: in its container, with its variables. The rank is the launcher's (torchrun,
-    mpirun, srun). No GPU is asked and no library loaded. Where nccl-tuner is not installed, copy the script there.
+    Run it as the job runs, on every rank: in its container, with its variables. It takes the rank from the launcher
+    (torchrun, mpirun, srun). No GPU is used and no library is loaded. If nccl-tuner is not installed on the hosts, copy
+    the script of --script there.
 
     \b
     srun nccl-tuner preflight collect /shared/preflight
@@ -46,7 +47,7 @@ def collect_command(folder: Path | None, library: Path | None, script: bool) -> 
         click.echo(Path(collect.__file__).read_text("utf-8"), nl=False)
         return
     if folder is None:
-        raise BadInput("DIR is missing; valid: a folder that all ranks share, or --script")
+        raise BadInput("DIR is missing: name a folder that all ranks share, or add --script")
     made = collect.record(collect.CollectedHost(os.environ), None if library is None else str(library))
     try:
         click.echo(collect.written(str(folder), made))
@@ -61,8 +62,8 @@ WIDTH = 42
 @click.command(name="check", cls=options.Command)
 @click.argument("folder", type=FILE, metavar="DIR")
 @options.collectives_argument
-@options.option("--machine", "The machine of the hosts, where the records do not tell.", metavar="NAME")
-@options.file_option("--topology", "FILE.xml", "The topology of all hosts, instead of --machine.")
+@options.option("--machine", "The machine of the hosts, if the records do not show it.", metavar="NAME")
+@options.file_option("--topology", "FILE.xml", "Instead of --machine: the topology of all hosts.")
 @options.range_options
 @options.call_options(buffers=False, in_place=False, windows=False)
 @options.json_option
@@ -75,12 +76,12 @@ def check_command(
     high: int,
     call: options.CallOptions,
 ) -> None:
-    """Says whether the ranks whose records are in DIR would choose the same for COLLECTIVES (default: all five).
+    """Says whether all ranks whose records are in DIR would choose the same for COLLECTIVES (default: all five).
 
     Ranks that choose differently from their peers hang, or end with "message truncated". Each kind of ranks is emulated
-    with its release, variables, processor, GPUs, adapters and decision table. Exit code 1 where ranks would choose
-    differently, or go without the table that they name, 3 where the records do not say it: ranks are missing, or a
-    difference is not known.
+    with its release, variables, processor, GPUs, adapters and decision table. Exit code 1 if ranks would choose
+    differently, or would run without the table that they name; 3 if the records do not tell, as ranks are missing or
+    the effect of a difference is not known.
 
     \b
     nccl-tuner preflight check /shared/preflight
@@ -104,7 +105,11 @@ def _print(report: Report) -> None:
         if finding.severity is Severity.UNKNOWN and finding.code not in OF_DIFFERENCES:
             say(" ".join(filter(None, [words(finding), explained(finding).do])))
     for refused in report.refused:
-        then = "their communicators fail, and others wait for them" if refused.fails else "NCCL's own choices there"
+        then = (
+            "their communicators fail, and other ranks wait for them"
+            if refused.fails
+            else "NCCL chooses by itself there"
+        )
         say(f"kind {refused.kind} ({refused.ranks} ranks): {refused.why}; {then}")
     rows = [_kind_row(kind) for kind in report.kinds[:MOST_SHOWN]]
     print_table("", ("kind", "ranks", "hosts", "NCCL", "taken for"), rows)
@@ -136,8 +141,8 @@ def _lacks(report: Report) -> str:
     differences = ", ".join(each.what for each in report.differences if each.reach is Reach.unknown)
     lacks = {
         f"ranks {as_ranges(report.missing)} are missing": report.missing,
-        f"{plural(len(report.duplicates), 'rank')} there more than once": report.duplicates,
-        f"{plural(len(report.unreadable), 'file')} not readable": report.unreadable,
+        f"{plural(len(report.duplicates), 'rank')} with more than one record": report.duplicates,
+        f"{plural(len(report.unreadable), 'file')} that cannot be read": report.unreadable,
         **{SHORT[each.code]: True for each in unknown if each.code in SHORT},
         f"it is not known what these differences affect: {differences}": differences,
     }
@@ -152,7 +157,7 @@ SHORT = {
     "preflight.one_name": "two hosts have one name",
     "preflight.local_ranks": "a host lacks some of its ranks",
     "preflight.table_text": "a decision table's text is missing",
-    "preflight.not_computed": "what ranks choose was not computed",
+    "preflight.not_computed": "the ranks' choices could not be computed",
 }
 
 
@@ -166,9 +171,11 @@ def _taken_for(kinds: Sequence[RankKind]) -> Iterator[str]:
     words = dict[str, None]()
     for kind in kinds:
         if kind.node is not None and kind.assumed:
-            also = f"; as near: {', '.join(kind.also_like)} (--machine NAME)" if kind.also_like else ""
+            also = (
+                f"; equally similar: {', '.join(kind.also_like)} (choose with --machine NAME)" if kind.also_like else ""
+            )
             machine = kind.node.partition(" with ")[0]
-            words[f"{', '.join(kind.assumed)} are those of {machine}, not on record{also}"] = None
+            words[f"{', '.join(kind.assumed)} are taken from {machine}, as the records do not have them{also}"] = None
     yield from list(words)[:MOST_SHOWN]
 
 
@@ -243,14 +250,14 @@ def _verdict(report: Report) -> str:
 
 
 VERBS = {
-    "collect": "writes what this rank would give NCCL to choose by, as one JSON file; no GPU is asked",
-    "check": "what differs between the ranks of a folder, and at which sizes they would choose differently",
+    "collect": "records everything that NCCL's choices on this rank depend on, in one JSON file",
+    "check": "shows what differs between a job's ranks, and at which sizes they would choose differently",
 }
 
 
 @click.group(name="preflight", cls=Group, verbs=VERBS, modules="preflight")
 def command() -> None:
-    """Whether all ranks would choose the same: ranks that do not, hang.
+    """Checks whether all ranks of a job would choose the same; ranks that do not can hang.
 
     \b
     srun nccl-tuner preflight collect /shared/preflight

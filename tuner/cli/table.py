@@ -32,11 +32,11 @@ DEFAULT_SIZES = "1K,16K,64K,256K,1M,16M,256M,1G"
 @options.option(
     "--bytes",
     "sizes",
-    f"With --buffers window the columns: NCCL's nBytes, as in pick. [default: {DEFAULT_SIZES}]",
+    f"With --buffers window: the sizes of the columns, as NCCL's nBytes. [default: {DEFAULT_SIZES}]",
     type=options.SIZES,
 )
 @options.time_options("nccl")
-@options.libnccl_option("Show libnccl's own table instead.")
+@options.libnccl_option("Show the real libnccl's table instead.")
 @options.json_option
 def command(
     call: options.CallOptions,
@@ -60,17 +60,22 @@ def command(
     if libnccl is not None:
         if call != options.CallOptions() or sizes is not None or times is not None:
             raise BadInput(
-                "--libnccl: its table holds for all calls; valid without --bytes, --dtype, --op, --buffers, --time"
+                "--libnccl shows one table for all calls: remove --bytes, --dtype, --op, --buffers and --time"
             )
         _show_libnccl(described, libnccl)
         return
     if call.buffers is Buffers.window:
         if times is not None:
-            raise BadInput("--time, --calibration: symmetric kernels have no measured times; valid: --time nccl")
+            raise BadInput(
+                "--time and --calibration do not apply, as no times of symmetric kernels were measured: remove them"
+            )
         _windows(described, call.request(), sizes)
         return
     if sizes is not None or (call.dtype, call.op) != (DataType.float32, Op.sum):
-        raise BadInput("--bytes, --dtype, --op: the table holds for all sizes and types; valid with --buffers window")
+        raise BadInput(
+            "--bytes, --dtype and --op only apply with --buffers window: without it, the table is the same for all "
+            "sizes and types"
+        )
     made = described.communicator()
     tables, algorithms = Selection(made).tables, made.release.limits.algorithms
     if times is None or (times.beside_nccl and not json_wanted()):
@@ -78,7 +83,7 @@ def command(
             print_json(_records(tables, algorithms, described.fitted_constants), "cells")
         else:
             if described.fitted_constants is not None:
-                click.echo(f"with fitted constants {described.fitted_constants.file}, not NCCL's own")
+                click.echo(f"with the fitted constants in {described.fitted_constants.file} instead of NCCL's own")
             if described.standing is not None:
                 click.echo(f"NCCL {described.nccl}: {described.standing}")
             _print_lines(model.printed(made, tables), algorithms)

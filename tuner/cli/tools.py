@@ -137,34 +137,50 @@ def _shown(value: Any) -> str:
 
 _MACHINE = (
     ToolParameter(
-        "machine", ParameterKind.TEXT, "A machine by name (tool machines), or a cloud's instance type: p5.48xlarge."
+        "machine",
+        ParameterKind.TEXT,
+        "The machine, by its name (tool machines lists them) or by a cloud's instance type such as p5.48xlarge.",
     ),
     ToolParameter("topology", ParameterKind.FILE, "Instead of machine: a topology in NCCL's XML."),
     ToolParameter(
-        "nodes", ParameterKind.NUMBER, "Number of nodes; of a NVLink domain such as gb200-nvl72 a node is a whole rack."
+        "nodes",
+        ParameterKind.NUMBER,
+        "Number of nodes; for an NVLink domain such as gb200-nvl72, a node is a whole rack.",
     ),
-    ToolParameter("gpus_per_node", ParameterKind.NUMBER, "GPUs used of each node."),
-    ToolParameter("trays", ParameterKind.NUMBER, "Trays used of each node, of a machine that is a NVLink domain."),
-    ToolParameter("nccl", ParameterKind.TEXT, "NCCL release, such as 2.28.9 (tool releases); without it the newest."),
+    ToolParameter("gpus_per_node", ParameterKind.NUMBER, "How many GPUs of each node are used."),
+    ToolParameter(
+        "trays", ParameterKind.NUMBER, "How many trays are used, if the machine is an NVLink domain made of trays."
+    ),
+    ToolParameter(
+        "nccl", ParameterKind.TEXT, "NCCL release, such as 2.28.9 (tool releases lists them); by default the newest."
+    ),
     ToolParameter("env", ParameterKind.PAIRS, 'NCCL variables of the job, {"NCCL_ALGO": "Ring"}.'),
     ToolParameter("config", ParameterKind.PAIRS, 'Fields of ncclConfig_t that the program sets, {"maxCTAs": 8}.'),
-    ToolParameter("log", ParameterKind.FILE, "A log of NCCL_DEBUG=INFO instead of all these."),
-    ToolParameter("comp_cap", ParameterKind.TEXT, "GPUs' compute capability, such as 9.0, which no log says."),
+    ToolParameter(
+        "log",
+        ParameterKind.FILE,
+        "Describe the communicator by a log of NCCL_DEBUG=INFO instead of by these parameters.",
+    ),
+    ToolParameter(
+        "comp_cap", ParameterKind.TEXT, "Compute capability of the GPUs, such as 9.0, which logs do not say."
+    ),
 )
 _TUNER = ToolParameter(
-    "tuner", ParameterKind.TEXT, "Tuner plugin that decides before NCCL: aws-ofi-nccl, table:FILE, none."
+    "tuner", ParameterKind.TEXT, "Tuner plugin that chooses in place of NCCL: aws-ofi-nccl, table:FILE, none."
 )
 _TIME = ToolParameter(
-    "time", ParameterKind.TEXT, "Times shown: nccl (its own model), calibrated (from measurements) or both."
+    "time",
+    ParameterKind.TEXT,
+    "Which times are shown: nccl (NCCL's own model), calibrated (from measurements) or both.",
 )
-_DTYPE = ToolParameter("dtype", ParameterKind.TEXT, "Data type, NCCL's name, such as bfloat16.")
+_DTYPE = ToolParameter("dtype", ParameterKind.TEXT, "Data type, by NCCL's name, such as bfloat16.")
 _CALL = (
     _DTYPE,
     ToolParameter("op", ParameterKind.TEXT, "Reduction operation, such as sum."),
     ToolParameter("buffers", ParameterKind.TEXT, "How buffers are registered: plain, registered, window or graph."),
 )
-_ENGINE = (ToolParameter("engine", ParameterKind.TEXT, "Serving engine whose AllReduce it is, as in vllm@0.33.0."),)
-_SIZES = "NCCL's nBytes, such as 8,1K,64MiB or 8..1G*2."
+_ENGINE = (ToolParameter("engine", ParameterKind.TEXT, "Serving engine that makes the AllReduce, as in vllm@0.33.0."),)
+_SIZES = "Sizes as NCCL's nBytes, such as 8,1K,64MiB or 8..1G*2."
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +261,7 @@ TOOLS = (
     ),
     Tool(
         "explain",
-        "Why NCCL picks what it picks at one size: each step of its model, and what the other combinations lack.",
+        "Why NCCL makes a pick at one size: each step of its model, and why the other combinations are not picked.",
         ("explain",),
         (
             ToolParameter(
@@ -265,13 +281,18 @@ TOOLS = (
         "Ranges of sizes in which NCCL's choice changes with a release, a setting, hardware or a node count.",
         ("diff",),
         (
-            ToolParameter("collectives", ParameterKind.TEXTS, "Collectives; all five without any.", None),
-            ToolParameter("before", ParameterKind.TEXT, "Release before, such as 2.22.3; with after.", None),
+            ToolParameter("collectives", ParameterKind.TEXTS, "Collectives; by default all five.", None),
+            ToolParameter(
+                "before", ParameterKind.TEXT, "The release before the change, such as 2.22.3; needs after.", None
+            ),
             ToolParameter("after", ParameterKind.TEXT, "Release after.", None),
             ToolParameter(
-                "changes", ParameterKind.TEXTS, "KEY=VALUE each: nodes=4, NCCL_PROTO=Simple, nic-gbps=200.", "--change"
+                "changes",
+                ParameterKind.TEXTS,
+                "What changes, as KEY=VALUE: nodes=4, NCCL_PROTO=Simple, nic-gbps=200.",
+                "--change",
             ),
-            ToolParameter("bytes", ParameterKind.TEXT, "Picks and times at these sizes as well."),
+            ToolParameter("bytes", ParameterKind.TEXT, "Also show picks and times at these sizes."),
             *_MACHINE,
             _TIME,
             _TUNER,
@@ -284,7 +305,7 @@ TOOLS = (
     ),
     Tool(
         "diagnose",
-        "What is wrong in logs, topologies, results and traces, and what would mend it.",
+        "What is wrong in logs, topologies, results and traces, and what to do about it.",
         ("diagnose",),
         (
             ToolParameter(
@@ -294,9 +315,9 @@ TOOLS = (
                 None,
                 True,
             ),
-            ToolParameter("machine", ParameterKind.TEXT, "The machine, where no file shows it."),
-            ToolParameter("nodes", ParameterKind.NUMBER, "Nodes, where no file says them."),
-            ToolParameter("nccl", ParameterKind.TEXT, "Release, where no file says it."),
+            ToolParameter("machine", ParameterKind.TEXT, "The machine, if no file shows it."),
+            ToolParameter("nodes", ParameterKind.NUMBER, "Number of nodes, if no file says it."),
+            ToolParameter("nccl", ParameterKind.TEXT, "NCCL release, if no file says it."),
             ToolParameter("gpu", ParameterKind.TEXT, "The GPU model of a topology that only places its GPUs."),
             ToolParameter("nic_gbps", ParameterKind.DECIMAL, "Speed of its adapters, 1e9 bits per second; with gpu."),
         ),
@@ -304,17 +325,20 @@ TOOLS = (
     ),
     Tool(
         "accept",
-        "Whether a cluster is as fast as it should be, from results of nccl-tests; floors for a gate.",
+        "Whether a cluster is as fast as it should be, from results of nccl-tests; also the minimum bandwidths "
+        "that pass.",
         ("accept",),
         (
             ToolParameter(
                 "results", ParameterKind.NAMES_OR_FILES, "Results of nccl-tests, or names of shipped tables.", None
             ),
             *_MACHINE,
-            ToolParameter("collective", ParameterKind.TEXT, "What was run, where the results do not say it."),
-            ToolParameter("like", ParameterKind.FILE, "Judge by this run of the same cluster on a healthy day."),
-            ToolParameter("floors", ParameterKind.FLAG, "The bandwidths that pass, without results."),
-            ToolParameter("bytes", ParameterKind.TEXT, "Sizes of the floors."),
+            ToolParameter(
+                "collective", ParameterKind.TEXT, "The collective that was run, if the results do not name it."
+            ),
+            ToolParameter("like", ParameterKind.FILE, "Compare with this healthy run of the same cluster."),
+            ToolParameter("floors", ParameterKind.FLAG, "Show the minimum bandwidths that pass; takes no results."),
+            ToolParameter("bytes", ParameterKind.TEXT, "Sizes for which floors shows bandwidths."),
             _DTYPE,
         ),
         (
@@ -337,7 +361,7 @@ TOOLS = (
     ),
     Tool(
         "machines",
-        "Names of the machines that are known; of one machine, or of a topology from a file, what it is.",
+        "The names of all known machines; or what one machine, or the topology in a file, consists of.",
         ("machines",),
         (
             ToolParameter(
@@ -346,9 +370,9 @@ TOOLS = (
                 "A machine, or a file: nvidia-smi topo -m, lstopo, NCCL's XML.",
                 None,
             ),
-            ToolParameter("like", ParameterKind.FILE, "The machines nearest to this file."),
+            ToolParameter("like", ParameterKind.FILE, "Show the machines most similar to this file."),
             ToolParameter(
-                "cpu", ParameterKind.TEXT, "The CPUs, where the file does not say them: GenuineIntel:6:143, arm64."
+                "cpu", ParameterKind.TEXT, "The CPU model, if the file does not say it: GenuineIntel:6:143, arm64."
             ),
             ToolParameter("gpu", ParameterKind.TEXT, "The GPU model of a topology that only places its GPUs."),
             ToolParameter("nic_gbps", ParameterKind.DECIMAL, "Speed of its adapters, 1e9 bits per second; with gpu."),
@@ -360,7 +384,8 @@ TOOLS = (
     ),
     Tool(
         "releases",
-        "NCCL releases that are compared with their library; others are answered where those around them agree.",
+        "NCCL releases that are compared with their library; another release is answered if the releases around "
+        "it agree.",
         (),
         (),
         ("compared",),
@@ -371,14 +396,18 @@ TOOLS = (
         "How long the collectives of a job take, from a list, a trace, a log, or a model by name.",
         ("budget",),
         (
-            ToolParameter("files", ParameterKind.FILES, "Lists of calls, logs or traces, of one rank.", None),
+            ToolParameter(
+                "files", ParameterKind.FILES, "Files with the calls of one rank: lists of calls, logs or traces.", None
+            ),
             *_MACHINE,
             ToolParameter(
-                "model", ParameterKind.TEXT, "Instead of files a training step of a model, such as llama-3-70b."
+                "model", ParameterKind.TEXT, "Instead of files: a training step of this model, such as llama-3-70b."
             ),
-            ToolParameter("job", ParameterKind.TEXT, "How the model is split, tp=8,pp=4."),
+            ToolParameter("job", ParameterKind.TEXT, "How the model is split over the ranks, as in tp=8,pp=4."),
             ToolParameter(
-                "serve", ParameterKind.FLAG, "Of the model a decoding step and a prefill chunk, under an engine."
+                "serve",
+                ParameterKind.FLAG,
+                "Price a decoding step and a prefill chunk of the model under an engine, instead of a training step.",
             ),
             _TIME,
             _TUNER,
@@ -462,7 +491,9 @@ class Desk:
     def whole(self, address: str) -> str:
         """A whole answer, as JSON. BadInput if it is no longer kept."""
         if (found := self.kept.get(address.removeprefix(ADDRESS))) is None:
-            raise BadInput(f"{address}: not kept; valid: the last {MOST_KEPT} answers of this server: ask again")
+            raise BadInput(
+                f"{address} is no longer kept, as the server only keeps the last {MOST_KEPT} answers: ask again"
+            )
         return found
 
 

@@ -60,9 +60,11 @@ def as_they_ran(
         try:
             described = communicator.scenario(nccl=said)
         except BadInput as error:
-            say(f"note: not {done} with NCCL {said}, which the files are of: {error}", err=True)
+            say(f"note: the files are from NCCL {said}, but they are not {done} with it: {error}", err=True)
         else:
-            say(f"note: {done} with NCCL {said}, which the files are of; --nccl says another", err=True)
+            say(
+                f"note: {done} with NCCL {said}, from which the files are; choose another release with --nccl", err=True
+            )
     for line in job.of_other_releases(lists, [described.nccl], done):
         say(f"note: {line}", err=True)
     return described

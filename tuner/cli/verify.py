@@ -56,7 +56,7 @@ def print_regret(regret: MeasuredRegret) -> None:
             for call in calls:
                 print_table(call, columns[1:], [_row(one)[1:] for one in known if _call(one) == call], spare)
     if regret.simulated:
-        say(f"simulated times, which no real machine took: {', '.join(regret.simulated)}")
+        say(f"these times are simulated, not measured on a real machine: {', '.join(regret.simulated)}")
     _print_unknown([one for one in regret.sizes if one.regret is None])
     if regret.stand_in:
         say(regret.stand_in)
@@ -66,8 +66,8 @@ def print_regret(regret: MeasuredRegret) -> None:
     _print_splits(regret.splits)
     for row in regret.rows:
         say(
-            f"{row.row}\n  {_percent(row.gain_low, row.gain_high)} faster than NCCL's pick, "
-            f"at least {100 * row.surely:.1f} % beyond the noise; measured: {', '.join(row.dtypes)}"
+            f"{row.row}\n  {_percent(row.gain_low, row.gain_high)} faster than NCCL's pick, and by at least "
+            f"{100 * row.surely:.1f} % after allowing for noise; measured: {', '.join(row.dtypes)}"
         )
 
 
@@ -89,7 +89,12 @@ def print_next(runs: NextRuns) -> None:
     columns = ("call", "GPUs", "force", "sizes", "first at", "pick, us", "may take us", "possible gain")
     say()
     if rows:
-        print_table("What to force next: never measured here, and maybe faster by calibrated times", columns, rows)
+        print_table(
+            "What to force next: combinations that were never measured here and that calibrated times say may be "
+            "faster",
+            columns,
+            rows,
+        )
         if any(not one.measured for one in runs.runs[:NEXT_SHOWN]):
             say("* such calls were never measured: the interval is wide")
         if len(runs.runs) > NEXT_SHOWN:
@@ -98,9 +103,12 @@ def print_next(runs: NextRuns) -> None:
     for reason in runs.not_answered:
         say(f"not known what to force next: {reason}")
     if not rows and not runs.not_answered:
-        say("nothing to force next: all that may be faster was measured")
+        say("nothing to force next: every combination that may be faster was measured")
     if runs.first_calls:
-        say("calls that say most of this cluster, the best first; for 'nccl-tuner fit calibration':")
+        say(
+            "calls that tell most about this cluster, the most useful first; measure them for 'nccl-tuner fit "
+            "calibration':"
+        )
         for each in runs.first_calls:
             say(f"  {each.command}")
 
@@ -141,13 +149,13 @@ def _call(one: RunsPick) -> str:
 def _print_agreement(agreement: Agreement) -> None:
     if agreement.clear:
         say(
-            f"what NCCL ran by itself is logged, or told from its time beyond the noise, at {agreement.clear} sizes: "
-            f"the emulated pick at {agreement.clear_agreeing}"
+            f"at {agreement.clear} sizes it is known what NCCL ran by itself, from a log or from its time; at "
+            f"{agreement.clear_agreeing} of them it was the emulated pick"
         )
     if agreement.nearest:
         say(
-            f"at {agreement.nearest} more the noise hides it: the nearest forced arm is the emulated pick "
-            f"at {agreement.nearest_agreeing}"
+            f"at {agreement.nearest} more sizes noise hides what ran; at {agreement.nearest_agreeing} of them the run "
+            "with the most similar time forced the emulated pick"
         )
 
 
@@ -176,7 +184,9 @@ def _print_splits(splits: Sequence[SplitGain]) -> None:
     if rows:
         shown = [row for _, row in sorted(rows, key=lambda each: -each[0])[:SPLITS_SHOWN]]
         columns = ("call", "size", "took us", "instead", "take us", "gain", "curves")
-        print_table("Where smaller calls one after the other take less, beyond the noise", columns, shown)
+        print_table(
+            "Calls that are slower, beyond the noise, than several smaller calls one after the other", columns, shown
+        )
         if len(rows) > SPLITS_SHOWN:
             say(f"{len(rows) - SPLITS_SHOWN} more: --json")
 
@@ -218,30 +228,36 @@ def _span(low: int, high: int) -> str:
 @options.option(
     "--noise",
     "noise_percent",
-    "Percent by which two runs of the same differ, if you know more than repeats and neighbouring sizes show.",
+    "Percentage by which two runs of the same call differ, if you know that it is more than repetitions and "
+    "neighbouring sizes show.",
     type=click.FloatRange(min=0, max=1000),
     metavar="PERCENT",
 )
-@options.flag("--next", "wants_next", "Say which few combinations to force next.")
+@options.flag("--next", "wants_next", "Show which few combinations to force next.")
 @options.option(
     "--calibration",
-    "The calibrated times that --next uses. [default: the machine's own, else one of its generation]",
+    "The calibration whose times --next uses. [default: the machine's own, else that of a machine with GPUs of "
+    "the same generation]",
     metavar="NAME|FILE",
 )
 @options.file_option(
-    "--histogram", "CSV", "CSV of collective,bytes,count: how often each size is called; totals are over these calls."
+    "--histogram",
+    "CSV",
+    "CSV with the columns collective,bytes,count, which say how often each size is called; totals are over "
+    "these calls.",
 )
 @options.file_option("--plot", "OUT.png", "Draw the measured times to this file: .png, .svg or .pdf; needs matplotlib.")
 @library_option
 @options.json_option
 def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, **given: Any) -> None:
-    """NCCL's pick against the measured best, by size.
+    """Compares NCCL's pick with the best measured choice, by size.
 
-    FILEs of 'nccl-tuner measure' alone are judged one by one. With any option except --histogram and --plot, all files
-    are arms of one machine: what nccl-tests prints or writes, runs of 'measure', columns as in tables/measured. A FILE
-    says by its NCCL_ALGO and NCCL_PROTO what it forced.
+    If all FILEs are from 'nccl-tuner measure', they are judged one by one. With any option except --histogram and
+    --plot, all files are runs on one machine: what nccl-tests prints or writes, runs of 'measure', columns as in
+    tables/measured. The NCCL_ALGO and NCCL_PROTO in a FILE say what the run forced.
 
-    A pick is "not best" only beyond the noise. What was not measured is unknown.
+    A pick is only called "not best" if the difference is larger than the noise. Whether a choice that was not measured
+    is faster is unknown.
 
     \b
     nccl-tuner verify run.jsonl
@@ -251,11 +267,13 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
     """
     noise, wants_next, calibration = given.pop("noise_percent"), given.pop("wants_next"), given.pop("calibration")
     if calibration is not None and not wants_next:
-        raise BadInput(f"--calibration {calibration} is for --next")
+        raise BadInput(f"--calibration {calibration} only applies with --next")
     tables = given.pop("tables")
     if is_asked(given) or tables or wants_next or noise is not None:
         if histogram is not None or plot is not None:
-            raise BadInput("--histogram and --plot are for FILEs of measure alone, without --arm, --table, --machine")
+            raise BadInput(
+                "--histogram and --plot only apply to FILEs of 'measure', without --arm, --table and --machine"
+            )
         _arms(asked(files, given, tables=tables, noise_percent=noise), wants_next, calibration)
         return
     if not files:
@@ -324,7 +342,7 @@ def _print(file: VerifiedFile) -> None:
     for skipped in file.skipped:
         say(f"not judged: {skipped.point.collective.name} {human_bytes(skipped.point.bytes)}: {skipped.reason}")
     if not any(block.requested for block in file.comparison.measurements.blocks):
-        say("only NCCL's own choices were measured: 'nccl-tuner measure' measures whether others are faster")
+        say("only NCCL's own choices were measured; 'nccl-tuner measure' also measures others")
 
 
 def _print_mean(file: VerifiedFile) -> None:
@@ -346,8 +364,8 @@ def _print_mean(file: VerifiedFile) -> None:
 
 def _missing(sizes: Sequence[RoundsPick]) -> str:
     if not any(one.others for one in sizes):
-        return "nothing but the picks was measured"
-    return "a single other choice was measured, which is no faster, or none"
+        return "only NCCL's picks were measured"
+    return "at most one other choice was measured, and it is not faster"
 
 
 def _how(file: VerifiedFile) -> str:

@@ -144,7 +144,9 @@ def read(path: Path) -> VariablesInFile:
     if len(content) <= MOST_BYTES and (process := of_process(content)) is not None:
         return _sorted(path, process)
     if len(content) > MOST_BYTES or b"\0" in content:
-        raise BadInput(f"{path}: no text of at most {MOST_BYTES >> 20} MiB; valid: nccl.conf, env's output, a script")
+        raise BadInput(
+            f"{path} is not a text of at most {MOST_BYTES >> 20} MiB; valid: nccl.conf, env's output, a script"
+        )
     text = content.decode("utf-8", "replace")
     return VariablesInFile(path, assignments(text)) if path.name.endswith("nccl.conf") else of_text(path, text)
 

@@ -131,7 +131,9 @@ STYLES = {
 
 
 def classes(before: Choices, after: Choices) -> parts.Classes:
-    """The classes, numbers of ``STYLES`` [row][size]: where the pick changes, the class of the ratio."""
+    """The class of each cell, an index into ``STYLES`` [row][size]; where the pick changes, the class says how the
+    times compare.
+    """
     ratios = 1 + np.searchsorted(np.array(_BOUNDS, np.float32), ratio(before, after))
     classed = np.where(changed(before, after), ratios, SAME)
     runs = before.algorithm >= 0, after.algorithm >= 0

@@ -45,9 +45,9 @@ def _capability(node: ExaminedNode) -> Iterator[TopologyFinding]:
             yield TopologyFinding(
                 "compute-capability",
                 WRONG,
-                f"{gpu_name(pci)}: sm={has}, and a GPU of device {pci.get('device')} has {known}",
+                f"{gpu_name(pci)}: the file says sm={has}, but a GPU with device id {pci.get('device')} has sm={known}",
                 (gpu_name(pci),),
-                "write the right one; NCCL itself asks CUDA",
+                "write the right value into the file (without a file, NCCL asks CUDA)",
                 (f"sm={known}@{gpu_name(pci)}",),
             )
 
@@ -62,7 +62,7 @@ def _dangling(node: ExaminedNode) -> Iterator[TopologyFinding]:
                 yield TopologyFinding(
                     "nvlink-target",
                     WRONG,
-                    f"gpu:{gpu.dev}: {link.count} NVLinks lead to {what}: NCCL makes no use of them",
+                    f"gpu:{gpu.dev}: {link.count} NVLinks lead to {what}, so that NCCL does not use them",
                     (f"gpu:{gpu.dev}",),
                     "nvidia-smi nvlink -R says where they lead",
                 )
@@ -90,9 +90,10 @@ def _to_switches(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "nvlinks",
             WRONG,
-            f"{listed(names)}: {counts} NVLinks of {expected}; NCCL counts with the fewest of all GPUs",
+            f"{listed(names)}: {counts} of {expected} NVLinks; NCCL assumes the lowest number for all GPUs",
             tuple(names),
-            "nvidia-smi nvlink -s; a virtual machine wants all NVSwitches of a GPU, or the host's fabric manager",
+            "run nvidia-smi nvlink -s; a virtual machine needs all NVSwitches of its GPUs, or the host's fabric "
+            "manager",
             tuple(f"nvswitch={expected}@{name}" for name in names),
         )
 
@@ -145,9 +146,9 @@ def _between(node: ExaminedNode) -> Iterator[TopologyFinding]:
             yield TopologyFinding(
                 "nvlinks",
                 WRONG,
-                f"NVLinks from {names[0]} to {names[1]}: {one}, and back: {other}; such GPUs have {most}",
+                f"{one} NVLinks from {names[0]} to {names[1]}, and {other} back; such GPUs have {most}",
                 names,
-                "nvidia-smi nvlink -s; a link that is down shows it at both ends",
+                "run nvidia-smi nvlink -s, which shows a link that is down at both ends",
                 (f"link-gpus={most}@{names[0]}-{names[1]}",),
             )
 
@@ -241,7 +242,7 @@ def _unknown(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "unknown-device",
             NOTE,
-            f"{listed(list(ids))}: not among the parts known here, so they are not judged",
+            f"{listed(list(ids))}: these parts are not known here, so they are not judged",
             tuple(pci.get("busid", "") for pci in strange),
             "nothing",
         )
@@ -250,8 +251,9 @@ def _unknown(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "gpus",
             UNLIKE,
-            f"{count} GPUs with NVSwitches, of which a node has 4, 8 or 16",
+            f"{count} GPUs with NVSwitches, but nodes with NVSwitches have 4, 8 or 16 GPUs",
             (),
-            "nvidia-smi and dmesg (Xid 79): a GPU may have fallen off the bus; all of a job's have to be visible",
+            "look at nvidia-smi and dmesg (Xid 79): a GPU may have fallen off the bus; all GPUs of the node "
+            "have to be visible",
             unlike="such boards",
         )

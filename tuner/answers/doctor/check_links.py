@@ -34,9 +34,10 @@ def check_links(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "link-speed",
             WRONG,
-            f"{listed(names)}: PCIe link without speed or lanes, which NCCL treats as 8 GT/s and 16 lanes",
+            f"{listed(names)}: the PCIe link has no speed or number of lanes, so that NCCL assumes 8 GT/s and 16 lanes",
             tuple(names),
-            "a hypervisor hides them (/sys/bus/pci/devices/*/max_link_speed): NCCL_TOPO_FILE",
+            "a hypervisor hides them (/sys/bus/pci/devices/*/max_link_speed): give NCCL a complete file with "
+            "NCCL_TOPO_FILE",
             _changes(missing),
         )
     for expected, part in dict.fromkeys((each, by_part.get(pci)) for pci, each in slow.items()):
@@ -50,7 +51,8 @@ def check_links(node: ExaminedNode) -> Iterator[TopologyFinding]:
             severity,
             f"{listed(names)}: PCIe {have}, where {usual} {_in_words(expected)}",
             tuple(names),
-            "lspci -vv (LnkSta, LnkCap): after a link trained down, seat its card anew; the slot itself may be slower",
+            "compare LnkSta with LnkCap in lspci -vv: if the link trained down, reseat its card; the slot "
+            "itself may be slower",
             _changes(alike),
             unlike,
         )
@@ -210,7 +212,7 @@ def _speeds(node: ExaminedNode) -> Iterator[TopologyFinding]:
             ((each, why) for each, why in by if each > max(speed, DEFAULT_SPEED_MBPS)), (0, by[0][1])
         )
         if speed < expected and (part is None or part.gpudirect_rdma):
-            state = "no speed, which reads as 10 Gb/s" if speed <= 0 else f"{speed / 1000:g} Gb/s"
+            state = "no speed, so that NCCL assumes 10 Gb/s" if speed <= 0 else f"{speed / 1000:g} Gb/s"
             groups.setdefault((state, expected / 1000, judged), []).append(net.get("name", ""))
     for (state, gbps, (severity, unlike)), names in groups.items():
         yield TopologyFinding(
@@ -218,7 +220,8 @@ def _speeds(node: ExaminedNode) -> Iterator[TopologyFinding]:
             severity,
             f"{listed(names)}: {state}, where {gbps:g} Gb/s is usual for such adapters",
             tuple(names),
-            "ibstat or ethtool: a link that is down or trained down; NCCL asks its network where a file leaves it open",
+            "look with ibstat or ethtool for a link that is down or trained down; if the file says no speed, "
+            "NCCL asks its network",
             ("nic-gbps=" + ",".join(f"{gbps:g}@{name}" for name in names),),
             unlike,
         )
@@ -277,7 +280,8 @@ def _without_gpudirect(node: ExaminedNode) -> TopologyFinding | None:
             severity,
             f'{listed(names)}: gdr="0": data to and from GPUs goes over the CPU\'s memory',
             tuple(names),
-            "load nvidia-peermem (lsmod), or a kernel and driver with DMA-BUF; the network plugin has to support it",
+            "load nvidia-peermem (lsmod shows it), or use a kernel and driver with DMA-BUF; the network plugin "
+            "has to support it",
             ("gpudirect=" + ",".join(f"on@{name}" for name in names),),
             unlike,
         )
@@ -296,9 +300,10 @@ def _guids(node: ExaminedNode) -> Iterator[TopologyFinding]:
             yield TopologyFinding(
                 "guid",
                 WRONG,
-                f"{listed(names)} have one guid ({guid}) and port: NCCL treats them as one port, with its bandwidth",
+                f"{listed(names)} have the same guid ({guid}) and port: NCCL treats them as one port, with the "
+                "bandwidth of one",
                 tuple(names),
-                "write distinct guids; virtual functions get theirs from the hypervisor",
+                "write different guids into the file; virtual functions get their guids from the hypervisor",
                 (f"new-guid={','.join(names[1:])}",),
             )
 
@@ -310,9 +315,10 @@ def _dropped(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "keep",
             NOTE,
-            f'{listed(names)}: coll="1" without keep="1": given as NCCL_TOPO_FILE, NCCL 2.24 to 2.26 drop them',
+            f'{listed(names)}: coll="1" without keep="1": if the file is NCCL_TOPO_FILE, NCCL 2.24 to 2.26 '
+            "ignore these adapters",
             tuple(names),
-            "dumps of runs with CollNet have coll: write keep, or leave coll out",
+            "topologies dumped by runs with CollNet have coll: add keep, or remove coll",
             (f"keep={','.join(names)}",),
         )
 

@@ -32,9 +32,10 @@ def _virtual(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "virtual-machine",
             NOTE,
-            f"{listed(names)}: made by QEMU; what the host has above it is not shown",
+            f"{listed(names)}: these devices are emulated by QEMU, so the file does not show what the host has "
+            "above them",
             tuple(names),
-            "dump the topology on the host, or take the vendor's topology file",
+            "dump the topology on the host, or use the vendor's topology file",
         )
 
 
@@ -60,8 +61,8 @@ def _structure(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "pci-flat",
             severity,
-            f"no PCI switch above any GPU or adapter, where {like} has {wanted.switches}: NCCL thinks that every way "
-            "between them leads over the CPU, where it uses no GPUDirect RDMA",
+            f"no PCI switch above any GPU or adapter, but {like} has {wanted.switches}: NCCL assumes that every path "
+            "between them goes through the CPU, and does not use GPUDirect RDMA on such paths",
             tuple(wanted.moved),
             "a hypervisor hides them: give NCCL the repaired file with NCCL_TOPO_FILE",
             tuple(wanted.changes),
@@ -77,7 +78,8 @@ def _structure(node: ExaminedNode) -> Iterator[TopologyFinding]:
             severity,
             f"NUMA nodes with devices: {count}{', numbered -1' if unknown else ''}; {like} has {count + wanted.cpus}",
             tuple(wanted.sockets),
-            "a hypervisor or the firmware hides them (/sys/bus/pci/devices/*/numa_node): NCCL_TOPO_FILE",
+            "a hypervisor or the firmware hides them (/sys/bus/pci/devices/*/numa_node): give NCCL the repaired "
+            "file with NCCL_TOPO_FILE",
             tuple(wanted.changes),
             unlike,
         )
@@ -129,7 +131,8 @@ def _elsewhere(wanted: PlacementPlan, devices: int, like: str) -> TopologyFindin
     return TopologyFinding(
         "another-layout",
         NOTE,
-        f"{len(wanted.moved)} of {devices} devices are elsewhere than in {like}, the nearest machine: not judged",
+        f"{len(wanted.moved)} of {devices} devices are in another place than in {like}, the most similar "
+        "machine, so their places are not judged",
         tuple(wanted.moved),
         f"name another {option('machine')}, if there is one",
     )
@@ -162,7 +165,8 @@ def _in_order(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "pci-flat",
             severity,
-            "no PCI switch above any GPU or adapter, as servers with NVSwitches have: paired in the order of bus ids",
+            "no PCI switch above any GPU or adapter, although servers with NVSwitches have them; the repair "
+            "pairs GPUs and adapters in the order of bus ids",
             tuple(names),
             "check the pairs with lspci -tv on the host; give NCCL the repaired file with NCCL_TOPO_FILE",
             tuple(changes),
@@ -177,9 +181,10 @@ def _processors(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "processors",
             WRONG,
-            f"{len(kinds)} kinds of processors: NCCL tunes for the first, and assumes its link between sockets",
+            f"{len(kinds)} kinds of processors: NCCL tunes for the first one, and assumes the link between "
+            "sockets that it has",
             tuple(f"cpu:{cpu.get('numaid')}" for cpu in cpus),
-            "write the same into each <cpu>",
+            "write the same values into each <cpu>",
             (f"cpu={_words(cpus[0])}",) if cpus[0].get("arch") == "x86_64" else (),
         )
     amd = [cpu for cpu in cpus if cpu.get("vendor") == "AuthenticAMD" and cpu.get("familyid") in FROM_LINUX]
@@ -188,7 +193,8 @@ def _processors(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "processor-family",
             NOTE,
-            f"family {family} is Linux's number; NCCL itself finds {FROM_LINUX[family]}: no choice depends on it",
+            f"family {family} is Linux's number for this processor; NCCL would write {FROM_LINUX[family]}; no "
+            "choice depends on it",
             tuple(f"cpu:{cpu.get('numaid')}" for cpu in amd),
             "nothing",
         )
@@ -205,12 +211,12 @@ def _affinity(node: ExaminedNode) -> Iterator[TopologyFinding]:
         says, names = f"{listed(empty)}: no CPUs in affinity: NCCL's threads are not bound near their GPUs", empty
     elif any(a & b for a, b in combinations(masks.values(), 2)):
         says, names = (
-            f"{listed(list(masks))}: affinities with the same CPUs: threads may run far from their GPUs",
+            f"{listed(list(masks))}: these affinities share CPUs, so threads may run far from their GPUs",
             list(masks),
         )
     if says:
         yield TopologyFinding(
-            "affinity", NOTE, says, tuple(names), "no choice depends on it; lscpu says the CPUs of each"
+            "affinity", NOTE, says, tuple(names), "no choice depends on it; lscpu shows the CPUs of each NUMA node"
         )
 
 
@@ -239,7 +245,7 @@ def _far(node: ExaminedNode) -> Iterator[TopologyFinding]:
             NOTE,
             f"{listed(alone)}: no GPU below the same PCI switch, as other adapters have",
             tuple(alone),
-            f"where they are for storage or management: NCCL_IB_HCA=^{','.join(alone)}",
+            f"if they are for storage or management, exclude them with NCCL_IB_HCA=^{','.join(alone)}",
         )
 
 

@@ -123,7 +123,7 @@ def _split(file: str, text: str, asked: DoctorOptions) -> Iterator[TopologyFindi
     if says is not None:
         says = says.replace(str(own), file)
         yield TopologyFinding(
-            "split-host", NOTE, says, (), "NCCL_NET_DISABLE_INTRA=1 where one node of all GPUs is meant"
+            "split-host", NOTE, says, (), "set NCCL_NET_DISABLE_INTRA=1 if all GPUs should be one node"
         )
 
 

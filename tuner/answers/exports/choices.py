@@ -95,7 +95,7 @@ def compiled(scenario: Scenario, requests: Sequence[Request]) -> bytes:
     for request in requests:
         table = selection.pick_table(request)
         if table is None:
-            raise BadInput(f"{request.title}: no table of size ranges says its picks; valid: the format choices")
+            raise BadInput(f"{request.title}: a table of size ranges cannot hold its picks; valid: the format choices")
         tables.append((request.collective.name, table))
     return file_of(scenario.heading, tables)
 
@@ -117,7 +117,7 @@ def read_compiled(path: Path) -> dict[str, PickTable]:
     """
     content = path.read_bytes()
     if content[:8] != MAGIC:
-        raise BadInput(f"{path}: not a file of export's format compiled")
+        raise BadInput(f"{path} is not a file of the format compiled, as 'nccl-tuner export' writes it")
     try:
         version, length = struct.unpack_from("<QQ", content, 8)
         if version != VERSION:

@@ -74,7 +74,7 @@ class LinkRates:
 
     def __post_init__(self) -> None:
         if self.nvlink_gbs <= 0 or self.nics_gbs <= 0:
-            raise BadInput("bandwidths of links: more than 0 GB/s each")
+            raise BadInput("the bandwidths of links have to be more than 0 GB/s")
 
 
 def table(scenario: Scenario, collective: Collective, links: LinkRates, times: Times) -> tuple[str, list[str]]:

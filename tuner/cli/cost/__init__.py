@@ -26,7 +26,7 @@ MODULES = {
     default="operation",
 )
 def command() -> None:
-    """Compute how fast a collective could be, how fast it should be, and how good is what was measured.
+    """Computes by textbook models how fast a collective could be, and compares measured times with that.
 
     OPERATION is allreduce, allgather, reducescatter, broadcast, reduce, alltoall, gather, scatter or sendrecv.
 

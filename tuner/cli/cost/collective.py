@@ -168,9 +168,10 @@ def operation_command(
 ) -> None:
     """Time of OPERATION by the alpha-beta model: steps of alpha, and a share of the size over beta.
 
-    With --time-us or --busbw-gbs the algorithm and bus bandwidth of measured calls, as nccl-tests defines them. With
-    --crossovers the sizes at which two algorithms are equally fast, and which is the fastest from where on; times are
-    linear in the size, so they are solved, not searched. 'cost allreduce' alone means 'cost operation allreduce'.
+    With --time-us or --busbw-gbs: the algorithm bandwidth and bus bandwidth of measured calls, as nccl-tests defines
+    them. With --crossovers: the sizes at which two algorithms are equally fast, and from which size on which algorithm
+    is the fastest; as times are linear in the size, these sizes are computed exactly. 'cost allreduce' alone means
+    'cost operation allreduce'.
 
     \b
     nccl-tuner cost allreduce --algorithm ring --ranks 16 --bytes 100MB --alpha-us 10 --beta-gbs 100

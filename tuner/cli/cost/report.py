@@ -94,9 +94,11 @@ def command(
     plot: Path | None,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Compare measured times, by size, with NCCL's prediction, calibrated times, the alpha-beta model, ideal and links.
+    """Compares measured times by size with NCCL's prediction, calibrated times, the alpha-beta model, the ideal
+    bandwidth, and what the links allow.
 
-    FILE is what nccl-tests prints or writes with -J, or what 'nccl-tuner measure' wrote, of NCCL's own choices.
+    FILE has a run with NCCL's own choices: what nccl-tests prints or writes with -J, or what 'nccl-tuner measure'
+    wrote.
 
     \b
     nccl-tuner cost report all_reduce.txt --machine dgx-h100 --nodes 2 --nccl 2.28.9 --plot report.png

@@ -139,9 +139,10 @@ def step_command(
     times: TimesWanted | None,
     **given: Any,
 ) -> None:
-    """Every collective of a training step, its bytes, its calls and its time, by parallelism.
+    """Lists the collectives of a training step by kind of parallelism, with their bytes, number of calls and time.
 
-    MODEL is one by name, such as llama-3-70b, mixtral-8x7b or deepseek-v3; options change it, or describe another.
+    MODEL is the name of a known model, such as llama-3-70b, mixtral-8x7b or deepseek-v3; options change its parameters,
+    or describe another model.
 
     \b
     nccl-tuner cost step llama-3-70b --tp 8 --pp 4 --nodes 16 --model nccl --machine dgx-h100

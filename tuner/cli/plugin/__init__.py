@@ -5,15 +5,15 @@ import click
 from tuner.cli.command import Group
 
 VERBS = {
-    "env": "the variables that make NCCL load the plugin, for a shell",
-    "path": "the plugin's shared object, for NCCL_TUNER_PLUGIN",
-    "switch": "the plugin's table off or on, for jobs that begin from now on",
-    "convert": "a decision table from or to NVIDIA's and NCCLX's formats",
-    "lint": "what is wrong with a decision table: by itself, there, in libnccl",
-    "dry-run": "what a table makes of sizes, through the plugin's own code",
-    "compile": "a table that picks as another release does, or by measurements",
-    "audit": "any tuner plugin, examined in the real libnccl: what it does wrong",
-    "stats": "which rows decide, in jobs that ended or run, and where ranks differ",
+    "env": "prints the variables that make NCCL load the plugin, for a shell",
+    "path": "prints the path of the plugin's shared object, for NCCL_TUNER_PLUGIN",
+    "switch": "turns the plugin's table off or on, for jobs that begin from now on",
+    "convert": "converts a decision table from or to NVIDIA's and NCCLX's formats",
+    "lint": "finds what is wrong with a decision table: in itself, or on a machine",
+    "dry-run": "shows what a table decides for sizes, by the plugin's own code",
+    "compile": "writes a table that picks as a release does, or by measured times",
+    "audit": "examines any tuner plugin in the real libnccl for what it does wrong",
+    "stats": "shows which rows decided in running or ended jobs, and whether ranks differ",
 }
 MODULES = {
     **dict.fromkeys(("env", "path", "switch"), "plugin.rollout"),

@@ -22,15 +22,21 @@ MOST_SHOWN = 12  # changed calls
 @click.argument("file", metavar="LIB.so", type=FILE)
 @options.collectives_argument
 @options.communicator_options(
-    several_releases="NCCL release; repeatable. [default: the newest here of each way to ask a tuner]"
+    several_releases="NCCL release; repeatable. [default: for each way in which releases ask a tuner, the newest that "
+    "is installed or cached here]"
 )
 @options.option(
     "--nodes",
-    f"Numbers of nodes, each a shape that is tried. [default: {','.join(map(str, NODES))}]",
+    f"Numbers of nodes to try. [default: {','.join(map(str, NODES))}]",
     type=options.NUMBERS,
     metavar="N[,N...]",
 )
-@options.option("--bytes", "sizes", "Sizes. [default: 1 KiB to 1 GiB, each four times the last]", type=options.SIZES)
+@options.option(
+    "--bytes",
+    "sizes",
+    "Sizes to ask about, as NCCL's nBytes. [default: 1 KiB to 1 GiB, each four times the previous one]",
+    type=options.SIZES,
+)
 @options.timeout_option
 @options.json_option
 def audit_command(
@@ -41,15 +47,16 @@ def audit_command(
     timeout_s: float,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Examine any tuner plugin: LIB.so runs in the real libnccl on simulated GPUs, in processes of its own.
+    """Examines any tuner plugin: LIB.so runs in the real libnccl on simulated GPUs, in separate processes.
 
-    Says what it changes, and by how much of NCCL's own time; where it writes negative times, NaN, ties, cells that NCCL
-    excludes, or beside the table; whether its answer depends on the rank, on the clock, on what was asked before or on
-    the process, so that ranks could part; what its errors do to init and to a call; how long a question takes and how
-    often it is asked; by which interface each release asks it, and what changes from one release to the next. Calls are
-    float32 sums of each collective (default: all five). The tuner inherits its own variables; --env is for NCCL's.
+    It says which choices the tuner changes, and what that costs by NCCL's own times; whether it writes negative times,
+    NaN, ties, cells that NCCL excludes, or outside the table; whether its answer depends on the rank, the clock,
+    earlier questions or the process, so that ranks could choose differently; what its errors do to init and to a call;
+    how long a question takes and how often it is asked; and through which interface each release asks it, and what
+    changes from one release to the next. Calls are float32 sums of each collective (default: all five). The tuner
+    inherits the environment for its own variables; --env is for NCCL's.
 
-    Exit code 1 if anything but notes is found, 3 if none of the releases can load LIB.so as a tuner.
+    Exit code 1 if a finding is more than a note, 3 if none of the releases can load LIB.so as a tuner.
 
     \b
     nccl-tuner plugin audit ./libnccl-tuner-mine.so --machine dgx-h100
@@ -59,7 +66,7 @@ def audit_command(
     asked = communicator if communicator.says_where else communicator.but(machine=MACHINE)
     names = [each for given in asked["nccl"] or () for each in given.split(",")]
     if asked["log"]:
-        raise BadInput("--log says one communicator; valid: --machine or --topology, and --nodes")
+        raise BadInput("--log describes a single communicator: use --machine or --topology, and --nodes")
     order = {name: at for at, name in enumerate(release.names())}
     releases = sorted(dict.fromkeys(names or audit.by_default()), key=lambda name: order.get(name, len(order)))
     counts = [None] if asked["node"] else nodes or NODES
@@ -85,7 +92,7 @@ def _print(made: audit.Audit) -> None:
     shapes = plural(len({(run.nodes, run.ranks) for run in made.runs}), "shape")
     over = f"{plural(len({run.nccl for run in made.runs}), 'release')}, {shapes}"
     if not made.asked:
-        say(verdict(f"{made.library}: cannot be judged: none of {over} takes it", None))
+        say(verdict(f"{made.library}: cannot be judged: NCCL does not load it as a tuner on any of {over}", None))
     elif bad:
         say(verdict(f"{made.library}: {plural(len(bad), 'finding')} over {over}", False))
     else:
@@ -101,7 +108,7 @@ def _print(made: audit.Audit) -> None:
     print_table("", COLUMNS, [_row(run) for run in made.runs], spare=("new", "questions"))
     last = next((run for run in reversed(made.runs) if run.changes), None)
     if last is not None:
-        title = f"changed with {last.place}"
+        title = f"calls that the tuner changes, {last.place}"
         shown = [_changed(each) for each in last.changes[:MOST_SHOWN]]
         print_table(title, ("collective", "size", "NCCL alone", "with it", "by NCCL's times"), shown)
         if len(last.changes) > MOST_SHOWN:

@@ -22,15 +22,16 @@ MOST_SHOWN = 12
     "-o",
     "--out",
     "FILE.prom",
-    "With --prometheus: a file that is replaced at once, in the folder of the node exporter's textfile collector.",
+    "With --prometheus: the file to write, in the folder of the node exporter's textfile collector; it is "
+    "replaced in one step.",
 )
 @options.json_option
 def stats_command(files: tuple[Path, ...], prometheus: bool, out: Path | None) -> None:
-    """Sums what the plugin counted: which rows decide, which never match, which sizes no row decides.
+    """Sums the counts that the plugin wrote: which rows decide, which never match, which sizes no row decides.
 
-    FILE: what the ranks of a job wrote at its end, as NCCL_TUNER_STATS named it. DIR: the folder that NCCL_TUNER_LIVE
-    names in a running job; shows which rows decide in it now, and on which ranks. The counts of a process that was
-    killed stay there. Exit code 1 where ranks of one communicator had different tables, or one of them none.
+    FILE is what a rank of a job wrote at its end, under the name in NCCL_TUNER_STATS. DIR is the folder that
+    NCCL_TUNER_LIVE names in a running job; it shows which rows decide now, and on which ranks. The counts of a process
+    that was killed stay in DIR. Exit code 1 if ranks of one communicator had different tables, or one of them had none.
 
     \b
     NCCL_TUNER_STATS=$PWD/stats.%h.%p.%c torchrun train.py
@@ -41,16 +42,16 @@ def stats_command(files: tuple[Path, ...], prometheus: bool, out: Path | None) -
     """
     if (out is not None and not prometheus) or (prometheus and json_wanted()):
         raise BadInput(
-            "--out only applies with --prometheus, which has no --json; valid: --json, or --prometheus with --out"
+            "--out only applies with --prometheus, and --json not with it: use --json alone, or --prometheus with --out"
         )
     folders = [each for each in files if each.is_dir()]
     if folders and len(folders) < len(files):
-        raise BadInput("FILEs of ended jobs and DIRs of running jobs; valid: either alone")
+        raise BadInput("give either FILEs of ended jobs or DIRs of running jobs, not both")
     if folders:
         damaged = list[live.DamagedCounts]()
         _show_live(live.read(folders, damaged), prometheus, out, damaged)
     elif prometheus:
-        raise BadInput("--prometheus shows running jobs; valid with DIR, which NCCL_TUNER_LIVE names")
+        raise BadInput("--prometheus only shows running jobs: give the DIR that NCCL_TUNER_LIVE names")
     else:
         _show_ended(stats.read(files))
 
@@ -72,7 +73,7 @@ def _show_ended(counts: stats.Stats) -> None:
 
 def _table(table: stats.TableStats) -> list[str]:
     if table.sha256 is None:
-        return [f"{table.table}: could not be used by {table.communicators} ranks of communicators"]
+        return [f"{table.table}: {table.communicators} ranks of communicators could not use it"]
     lines = [
         f"{table.table} (sha256 {table.sha256[:12]}): {table.calls} calls of {table.communicators} ranks of "
         f"communicators: {table.decided} decided, {table.costed} with its costs, {table.could_not_run} matched a row "
@@ -117,11 +118,11 @@ def _show_live(
 
 def _verdict(counts: list[live.LiveCounts], refused: int, apart: int) -> str:
     if not counts:
-        return "no counts: no job that runs has NCCL_TUNER_LIVE=this folder and a table"
+        return "no counts: no running job has both NCCL_TUNER_LIVE set to this folder and a table"
     ended = sum(each.runs is False for each in counts)
     calls = sum(each.calls for each in counts)
     words = [f"{len(counts)} ranks of communicators on {len({each.host for each in counts})} hosts, {calls} calls"]
-    words += [f"{ended} of processes that are gone"] if ended else []
+    words += [f"{ended} from processes that have ended"] if ended else []
     words += [f"{refused} WITHOUT THEIR TABLE"] if refused else []
     words += [f"{apart} communicators with DIFFERENT TABLES"] if apart else []
     return ", ".join(words)

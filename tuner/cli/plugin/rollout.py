@@ -50,28 +50,34 @@ def path_command() -> None:
 )
 @release_option("NCCL release. [default: the installed nvidia-nccl wheel's; without one, the newest]")
 @options.file_option("--table", "FILE", "The decision table to apply.")
-@options.flag("--strict", "A table that cannot be read fails the communicator.")
+@options.flag("--strict", "Let a communicator fail if its table cannot be read.")
+@options.option("--next", "following", "The tuner to ask if no row matches: a path, a name, or none.", metavar="TUNER")
+@options.file_option("--live", "DIR", "A folder into which the plugin writes its counts while the job runs.")
+@options.file_option("--switch", "FILE", "The file of the switch, which all ranks must see (see 'plugin switch').")
+@options.file_option("--canary", "FILE", "A canary: another table that only some jobs get.")
 @options.option(
-    "--next", "following", "The tuner to ask where no row matches: a path, a name, or none.", metavar="TUNER"
+    "--percent", "Percentage of jobs that get the canary's table, chosen by the job's name.", type=float, default=0.0
 )
-@options.file_option("--live", "DIR", "A folder for counts while the job runs.")
-@options.file_option("--switch", "FILE", "The switch that all ranks see.")
-@options.file_option("--canary", "FILE", "The table that some jobs get instead.")
-@options.option("--percent", "Percentage of jobs that get it, chosen by the job's name.", type=float, default=0.0)
-@options.file_option("--canary-jobs", "FILE", "Names of jobs that get it.")
-@options.file_option("--canary-hosts", "FILE", "Hosts whose jobs get it.")
-@options.option("--job", "The job, as all its ranks know it. [default: Slurm's, torchrun's ...]", metavar="NAME")
-@options.option("--job-hosts", "The job's hosts, separated by blanks.", metavar="NAMES", default="", show_default=False)
-@options.file_option("--signature", "FILE", "The table's signature.")
-@options.file_option("--signers", "FILE", "Allowed signers, or a public key.")
-@options.option("--identity", "Which of the allowed signers must have signed the table.", metavar="NAME")
+@options.file_option("--canary-jobs", "FILE", "Names of jobs that get the canary's table.")
+@options.file_option("--canary-hosts", "FILE", "Hosts whose jobs get the canary's table.")
+@options.option(
+    "--job",
+    "The job's name, which must be the same on all its ranks. [default: that of Slurm, torchrun ...]",
+    metavar="NAME",
+)
+@options.option(
+    "--job-hosts", "Names of the job's hosts, separated by blanks.", metavar="NAMES", default="", show_default=False
+)
+@options.file_option("--signature", "FILE", "The file with the table's signature.")
+@options.file_option("--signers", "FILE", "A file with the allowed signers, or a public key.")
+@options.option("--identity", "The one of the allowed signers that must have signed the table.", metavar="NAME")
 @options.json_option
 def env_command(nccl: str | None, table: Path | None, strict: bool, following: str | None, **given: Any) -> None:
     """Prints the variables that make a release of NCCL load the plugin, as lines for a shell.
 
-    With --table also the SHA-256 of its content: the plugin then takes no other. Run it once for a job, in the script
-    whose variables all ranks share: which table a canary gives a job, and when the job began, is decided here. Exit
-    code 1, and no lines, where a signature is not good.
+    With --table it also prints the SHA-256 of the table, and the plugin then refuses any other table. Run it once per
+    job, in the script whose variables all ranks share, because it decides whether the job gets the canary's table and
+    records when the job began. If a signature is not valid, it prints nothing and the exit code is 1.
 
     \b
     eval "$(nccl-tuner plugin env --table my.table)"
@@ -113,7 +119,9 @@ def _table_of_job(
     name = job or rollout.job_name(os.environ)
     if name is None:
         known = one_of(rollout.JOB_VARIABLES)
-        raise BadInput(f"a canary is chosen by the job's name, which all ranks know: --job NAME, or {known}")
+        raise BadInput(
+            f"a canary is chosen by the job's name, which must be the same on all ranks: give --job NAME, or {known}"
+        )
     jobs, hosts = (rollout.names(path) if path else () for path in (canary_jobs, canary_hosts))
     why = rollout.gets_canary(rollout.Canary(canary, percent, jobs, hosts), rollout.Job(name, tuple(job_hosts.split())))
     return (canary, why) if why else (table, None)
@@ -133,16 +141,19 @@ def _check_signature(table: Path, signature: Path, signers: Path | None, identit
 @options.option(
     "--margin",
     "margin_s",
-    "Seconds from now until the switch: time for all nodes to see the file, plus the difference of their clocks.",
+    "Seconds from now until the switch takes effect: enough for all nodes to see the file, plus the difference "
+    "of their clocks.",
     type=int,
     default=rollout.LEAST_MARGIN_S,
 )
-@options.option("--reason", "why", "A reason, as one line; it is written to the file.", default="", show_default=False)
+@options.option(
+    "--reason", "why", "A reason in one line, which is written to the file.", default="", show_default=False
+)
 def switch_command(file: Path, state: str, margin_s: int, why: str) -> None:
     """Turns the plugin's table off, or on again, for jobs that begin from now on; also repairs the file of the switch.
 
     FILE is what NCCL_TUNER_SWITCH names, which all nodes see; it has to be there before the first job. Running jobs
-    keep what they have, since ranks that read the file at different moments would choose differently: restart jobs that
+    keep their state, since ranks that read the file at different moments would choose differently: restart jobs that
     must change. A line takes effect after the margin, or at the last line's time if that is later. `mend` repairs a
     file that the plugin refuses, and drops lines whose time is more than minutes ahead.
 
@@ -151,13 +162,15 @@ def switch_command(file: Path, state: str, margin_s: int, why: str) -> None:
     """
     if state == "mend":
         changes = rollout.mend(file)
-        click.echo("\n".join(f"{file}: {each}" for each in changes) or f"{file}: nothing to mend")
+        click.echo("\n".join(f"{file}: {each}" for each in changes) or f"{file}: nothing to repair")
         return
     asked_s = int(time.time()) + margin_s
     since_s = rollout.switch(file, state == "off", margin_s, why)
     if since_s > asked_s + 1:
         click.echo(
-            f"note: the file's last line is of that time; `nccl-tuner plugin switch {file} mend` drops it", err=True
+            "note: this is the time of the file's last line, which is later than your margin; `nccl-tuner "
+            f"plugin switch {file} mend` removes that line",
+            err=True,
         )
     click.echo(f"{file}: {state} for jobs that begin from {datetime.fromtimestamp(since_s, UTC):%Y-%m-%dT%H:%M:%SZ} on")
 

@@ -31,17 +31,17 @@ from tuner.scenario import Scenario
 
 @click.command(name="convert", cls=options.Command)
 @click.argument("file", metavar="IN", type=FILE)
-@options.out_option("OUT", "Write to this file, not to standard output.", required=False)
+@options.out_option("OUT", "Write to this file instead of standard output.", required=False)
 @options.option(
     "--to",
     "target",
-    "Format to write: ours, the one of NVIDIA's example plugin, those of Meta's NCCLX.",
+    "Format to write: nccl-tuner's own, that of NVIDIA's example plugin, or one of Meta's NCCLX.",
     type=click.Choice(convert.FORMATS),
     default="table",
 )
 @options.json_option
 def convert_command(file: Path, out: Path | None, target: str) -> None:
-    """Writes a decision table in another format; the content of IN decides what it is in.
+    """Writes a decision table in another format; the format of IN is recognised by its content.
 
     If the other format cannot express a row, the error names that row, and nothing is written.
 
@@ -69,9 +69,9 @@ def convert_command(file: Path, out: Path | None, target: str) -> None:
 @options.communicator_options(build=True)
 @options.call_options(buffers=False, in_place=False, windows=False)
 @options.libnccl_option(
-    "Load one FILE into the real libnccl instead, on simulated GPUs, and say of every row whether it takes effect: at "
-    "a size of each, what is launched without the table, and with it. Exit code 1 where a row for this communicator "
-    "has no effect: another row takes all its calls, or NCCL cannot run what it names."
+    "Load one FILE into the real libnccl on simulated GPUs instead, and show for each row, at one of its sizes, what "
+    "is launched without the table and with it. Exit code 1 if a row for this communicator has no effect, because "
+    "another row matches all its calls, or because NCCL cannot run what the row names."
 )
 @options.json_option
 def lint_command(
@@ -80,12 +80,12 @@ def lint_command(
     libnccl: float | None,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Find what is wrong with each decision table FILE, of any format that convert reads.
+    """Finds what is wrong with each decision table FILE, in any format that 'plugin convert' reads.
 
-    Without options: rows that never decide, overlap or leave gaps, and choices that no NCCL runs. With --nccl: what
-    that release does not do. With a machine as well (by default with the release that the table names): what cannot run
-    there, and why. For NCCLX's JSON, line numbers are the numbers of its rules. Exit code 1 where there are warnings or
-    errors; notes alone are exit code 0. JSON of several files is a list.
+    Without options it finds rows that never decide, overlap or leave gaps, and choices that no NCCL runs. With --nccl
+    it also finds what that release cannot do; with a machine as well (by default with the release that the table
+    names), what cannot run there, and why. For NCCLX's JSON, line numbers are the numbers of its rules. Exit code 1 if
+    there are warnings or errors, 0 if there are only notes. The JSON for several files is a list.
 
     \b
     nccl-tuner plugin lint my.table
@@ -95,7 +95,7 @@ def lint_command(
     if libnccl is not None:
         if len(files) > 1 or call != options.CallOptions():
             raise BadInput(
-                "--libnccl takes one FILE, whose rows say the types; valid without other FILEs, --dtype and --op"
+                "--libnccl takes one FILE, whose rows say the data types: remove other FILEs, --dtype and --op"
             )
         from tuner.cli.plugin.trials import show_tried
 
@@ -173,7 +173,8 @@ class _Linted:
 @options.option(
     "--as",
     "form",
-    "Write rows that name the release's picks, or rows with its times, by which other releases then pick.",
+    "Write rows that name the release's picks (decisions), or rows with the release's times, from which another "
+    "release then picks (costs).",
     type=click.Choice(["decisions", "costs"]),
     default="decisions",
 )
@@ -183,11 +184,11 @@ class _Linted:
     "Write rows for these node counts, and for those between with edges interpolated over the ranks; replaces --nodes.",
     metavar="NODES,NODES,...",
 )
-@options.flag("--channels", "Also set the most channels that the release allows.")
+@options.flag("--channels", "Also set the number of channels that the release allows at most.")
 @options.option(
     "--for",
     "runs",
-    "The release that will run the table: rows that it cannot run are left out, with a note.",
+    "The release that will use the table: rows that it cannot run are left out, with a note.",
     metavar="RELEASE",
 )
 @options.file_option(
@@ -208,11 +209,12 @@ def compile_command(
     out: Path,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Writes a decision table that makes other releases pick as one does on a machine, or as was measured.
+    """Writes a decision table that makes other releases pick like one release on a machine, or pick what was measured
+    fastest.
 
-    Its rows are for this number of ranks and nodes only, or with --interpolate for several numbers of nodes and those
-    between: in each gap one number is held out, and a note compares the rows with the picks there. Size ranges are
-    exact to the byte, except in interpolated rows. Without COLLECTIVE: all five.
+    Its rows only apply to this number of ranks and nodes, or with --interpolate to several numbers of nodes and those
+    between them: in each gap, one number is held out, and a note compares the interpolated rows with the picks there.
+    Size ranges are exact to the byte, except in interpolated rows. Without COLLECTIVE: all five.
 
     \b
     nccl-tuner plugin compile --machine dgx-h100 --nodes 2 --nccl 2.28.9 --as costs --for 2.21.5 --out as-2.28.table
@@ -248,9 +250,9 @@ class _Wanted:
 
 def _emulated(scenario: Scenario, wanted: _Wanted) -> tuple[Table, list[str]]:
     if wanted.form == "costs" and wanted.channels:
-        raise BadInput("--channels: cost rows set no channels; valid with --as decisions")
+        raise BadInput("--channels only applies with --as decisions, as cost rows set no channels")
     if scenario.ranks == 1:
-        raise BadInput("with one rank there is nothing to choose: NCCL only copies")
+        raise BadInput("with one rank there is nothing to choose, as NCCL only copies the data")
     selection = Selection(scenario.communicator())
     other = (
         None
@@ -283,13 +285,16 @@ def _counts(text: str) -> list[int]:
     except ValueError:
         counts = []
     if len(counts) < 2 or counts[0] < 1:
-        raise BadInput(f"--interpolate {text}; valid: two numbers of nodes or more, as in 2,4,8")
+        raise BadInput(f"--interpolate {text}: expected two or more numbers of nodes, as in 2,4,8")
     return counts
 
 
 def _interpolated(scenario: Scenario, wanted: _Wanted, counts: list[int]) -> tuple[Table, list[str]]:
     if wanted.form == "costs" or scenario.nodes != 1:
-        raise BadInput("--interpolate names the node counts itself; valid without --nodes")
+        raise BadInput(
+            "--interpolate already names the numbers of nodes, and only applies with --as decisions: remove --nodes "
+            "and --as costs"
+        )
     compiled = {count: _emulated(scenario.with_nodes(count), wanted) for count in counts}
     known = {
         CommunicatorShape(count * scenario.ranks, count): table.decisions for count, (table, _) in compiled.items()
@@ -317,7 +322,9 @@ def _measured(file: Path, wanted: _Wanted, communicator: options.CommunicatorOpt
     asked = wanted.form == "costs" or wanted.channels or wanted.runs
     given = asked or any(communicator[name] for name in communicator.given if name != "nodes")
     if given or communicator["nodes"] is not None:
-        raise BadInput("--measured has everything that goes into the table; valid with it: COLLECTIVE, --out")
+        raise BadInput(
+            "--measured only goes with COLLECTIVE and --out, as its file has everything that goes into the table"
+        )
     kept = {where: sizes for where, sizes in measured.read(file).items() if where.collective in wanted.collectives}
     rows, notes = measured.decisions(kept)
     return Table(tuple(rows), provenance={"measurements": file.name, **_written()}), notes

@@ -28,11 +28,14 @@ from tuner.scenario import Scenario
 @options.communicator_options()
 @options.call_options(windows=False)
 @options.option(
-    "--pipelined", "numPipeOps: operations that NCCL counts together.", type=click.IntRange(1, 2**31 - 1), default=1
+    "--pipelined",
+    "Number of operations that NCCL counts together (numPipeOps).",
+    type=click.IntRange(1, 2**31 - 1),
+    default=1,
 )
 @options.option(
     "--grouped",
-    "Also show N such calls in one group: the grids of its kernels. NCCL 2.21 and later.",
+    "Also show the grids of the kernels for N such calls in one group (NCCL 2.21 and later).",
     type=click.IntRange(2, 1000),
     metavar="N",
 )
@@ -48,14 +51,15 @@ def dry_run_command(
 ) -> None:
     """Sends sizes through the plugin's own code, with the cost table that the emulator computes.
 
-    Prints NCCL's own pick and the one with TABLE, in any format that the plugin reads. Channels that a row sets are an
-    upper bound for each operation: --grouped shows what a group of them launches. --env takes the plugin's variables
-    too (NCCL_TUNER_UNCHECKED=1). With --constants also what the table saves: times by the fitted constants, of the pick
-    that NCCL makes by its own too. A table that the plugin refuses is exit code 2, with the plugin's own words.
+    Prints NCCL's own pick and the pick with TABLE, which may have any format that the plugin reads. Channels that a row
+    sets are an upper bound for each operation; --grouped shows what a group of operations launches. --env takes the
+    plugin's variables too (NCCL_TUNER_UNCHECKED=1). With --constants it also prints how much time the table saves; all
+    times are then by the fitted constants, also that of NCCL's own pick. If the plugin refuses the table, the exit code
+    is 2, and the message is the plugin's.
 
     With --buffers window, and wherever symmetric kernels may take a call, the column "tuner" says what a tuner decides:
-    its choice (algorithm, protocol, channels); its protocol, as a kernel of low latency is taken only where the tuner's
-    answer is LL; or no say, where NCCL takes a kernel or copy engines whatever the tuner would answer.
+    its choice (algorithm, protocol, channels); only its protocol, as NCCL only uses a low-latency kernel if the tuner
+    answers LL; or nothing, if NCCL uses a kernel or copy engines whatever the tuner answers.
 
     \b
     nccl-tuner plugin dry-run my.table allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1M,64M
@@ -88,7 +92,7 @@ def dry_run_command(
     print_table(title, columns, [_row(each, fitted, bypassing) for each in trials.sizes])
     if fitted:
         click.echo(
-            "times are by the fitted constants, also for NCCL's real pick, which NCCL makes by its own constants"
+            "all times are by the fitted constants, also that of NCCL's pick, which NCCL makes by its own constants"
         )
     if any(each.bypass or each.own_bypass for each in trials.sizes):
         click.echo(SYMMETRIC_MODEL)
@@ -106,7 +110,10 @@ COLUMNS = ("size", "NCCL's own", "time us", "channels", "with the table", "time 
 FITTED_COLUMNS = (*COLUMNS[:2], "fitted us", "channels", "with the table", "fitted us", "channels", "saves", "line")
 
 
-SYMMETRIC_MODEL = "times of symmetric kernels: by NCCL's own model of them, which are not compared with the others"
+SYMMETRIC_MODEL = (
+    "times of symmetric kernels come from NCCL's model of these kernels, which NCCL does not compare with its model "
+    "of algorithms"
+)
 
 
 def _row(each: trial.TableTrial, fitted: bool, bypassing: bool) -> tuple[object, ...]:
@@ -161,7 +168,7 @@ def _verdict(rows: list[tried.TriedRow], idle: list[tried.TriedRow]) -> str:
     seen = sum(row.bytes is not None for row in rows) - sum(row.bytes is not None for row in idle)
     if idle:
         return f"{len(idle)} of {len(rows)} rows have no effect here: lines {', '.join(str(row.line) for row in idle)}"
-    return f"every row for this communicator takes effect: {seen} of {len(rows)} rows seen to"
+    return f"every row for this communicator takes effect: {seen} of {len(rows)} rows were tried and did"
 
 
 def _tried_row(row: tried.TriedRow) -> tuple[object, ...]:

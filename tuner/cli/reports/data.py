@@ -88,7 +88,10 @@ def collect(
     and for nodes that differ or have given graphs.
     """
     if scenario.others or scenario.graphs:
-        raise BadInput("report: --node and --graphs describe one number of nodes; valid: --machine, --topology")
+        raise BadInput(
+            "--node and --topo-graphs describe a single number of nodes, and the page shows several: use --machine "
+            "or --topology"
+        )
     nodes, lines = nodes_of(scenario), dict[tuple[str, Collective, int], Line]()
     selections, drawn = dict[tuple[str, int], Selection](), _Lines(SIZES)
     for name in along(releases):

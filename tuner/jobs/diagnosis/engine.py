@@ -34,7 +34,7 @@ def of_engine(file: Path, known: KnownFacts) -> FileDiagnosis:
     """
     log = log_lines.read(start_of(file))
     if log is None:
-        raise BadInput(f"{file}: no line of a serving engine about AllReduce")
+        raise BadInput(f"{file} has no line of a serving engine about AllReduce")
     known.learn(file, nccl=log.nccl)
     release = _release(log)
     found = list(_found(log, release, known))

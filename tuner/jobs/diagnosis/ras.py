@@ -61,9 +61,9 @@ def of_ras(file: Path, known: KnownFacts) -> FileDiagnosis:
         try:
             report = json.loads(content[at:])
         except (ValueError, RecursionError) as error:
-            raise BadInput(f"{file}: cut, or no JSON: {error}; valid: the whole report") from None
+            raise BadInput(f"{file} is cut off, or no JSON: {error}; give the whole report") from None
         if not isinstance(report, dict):
-            raise BadInput(f"{file}: not a report of RAS, as it holds no object; valid: what ncclras -f json prints")
+            raise BadInput(f"{file} is not a report of RAS, as it has no JSON object; give what ncclras -f json prints")
         nccl = report.get("nccl_version")
         known.learn(file, nccl=nccl if isinstance(nccl, str) else None)
         found, behind = list(_of_json(report)), tuple(_behind_in_json(report))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # which most kinds of files do without
     from tuner.answers.doctor.examine import Examination
     from tuner.times.acceptance.accept import Acceptance
 
-UNKNOWN_MACHINE = "the machine is not known; valid: {option:machine} NAME, or its topology beside it"
+UNKNOWN_MACHINE = "the machine is not known: add {option:machine} NAME, or give its topology as well"
 Progress = Callable[[int], None]  # is called with the number of bytes that were read since
 MOST_EVIDENCE = 8  # lines of one file; its own command has all
 

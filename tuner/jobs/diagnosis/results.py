@@ -223,7 +223,7 @@ def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str
     """
     table = file.table(Given())
     if not table.blocks:
-        raise BadInput(f"{file.path}: has no times; valid: what nccl-tests printed")
+        raise BadInput(f"{file.path} has no measured times: give a file that nccl-tests printed")
     counts = {row.gpus_per_node for row in table.blocks if row.nodes}
     if not table.header.gpu or len(counts) != 1:
         return None, []

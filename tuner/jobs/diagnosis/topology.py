@@ -106,7 +106,7 @@ def of_listing(file: Path, known: KnownFacts) -> FileDiagnosis:
     listing."""
     listing = listings.read(file)
     if listing is None:
-        raise BadInput("XML that is neither a topology of NCCL nor of lstopo")
+        raise BadInput("this XML is neither a topology of NCCL nor one of lstopo")
     ranked = complete.ranked(shape_of(listing, None))
     near = ranked[0]
     as_near = [each.machine for each in ranked if (each.agrees, each.differs) == (near.agrees, near.differs)]

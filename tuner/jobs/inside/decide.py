@@ -159,7 +159,7 @@ def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: Job
     for arm in chain.from_iterable(explored(each, steps) for each in candidates):
         arms.setdefault(arm.key, []).append(arm)
     if not arms:
-        alone = "the job ran one choice of each call that has a time: it did not explore"
+        alone = "the job ran only one choice for each call with a time, so it did not explore"
         raise BadInput(alone if says_what_ran else NOTHING_RAN)
     extra_us = sum(
         each.arm_us - each.usual_us * each.arm_calls / each.usual_calls
@@ -180,7 +180,7 @@ def covered_s(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def _points(each: JoinedCalls) -> dict[Point, list[int]]:
-    """Per call, the indices of its kinds, which differ in what was executed."""
+    """Maps each call to the indices of its kinds; kinds of one call differ in what was executed."""
     points: dict[Point, list[int]] = {}
     for place, call in enumerate(each.kinds):
         if call.executed is not None and call.bytes > 0:
@@ -320,16 +320,19 @@ def _judged(arms: Sequence[ExploredArm], span_s: float, by_steps: bool) -> JobAr
     why_not = None
     if not enough:
         why_not = (
-            f"{len(blocks)} blocks in {len(of_gain)} stretches of time; at least {FEWEST_UNITS}: explore longer, "
-            "or start the job again with this table, and give decide both folders"
+            f"{len(blocks)} blocks in {len(of_gain)} stretches of time are too few (at least {FEWEST_UNITS} stretches "
+            "are needed): explore longer, or start the job again with this table, and give decide both folders"
         )
     if any(each.own for each in arms):
-        why_not, enough = "ran before any rank explored: NCCL's own choice for some of these calls, no arm", False
+        why_not, enough = (
+            "ran before any rank explored, so it is NCCL's own choice for some of these calls, and no arm",
+            False,
+        )
     elif enough and job is not None and job.high < 0:
         why_not = f"the job itself is {-100 * job.gain:.1f} % slower in its blocks"
     elif enough and ends_apart and (job is None or job.low <= 0):
         why_not = (
-            "its ranks do not end together, so kernels' times do not say how long it takes; the times of the job's "
+            "its ranks do not end together, so kernel times do not say how long it takes; the times of the job's "
             "steps would"
         )
     return JobArm(

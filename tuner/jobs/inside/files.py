@@ -75,10 +75,13 @@ class Untimed(IntEnum):
     def why(self) -> str:
         """A phrase for it that follows the word "calls"."""
         return {
-            Untimed.graphs: "in CUDA graphs, or on their communicator since: NCCL's counters of kernels part there",
-            Untimed.self_sends: "on a communicator on which a rank sends to itself, which parts NCCL's counters",
-            Untimed.group: "in a group, whose kernel they share",
-            Untimed.overlap: "whose kernel would have run while another one of the communicator ran",
+            Untimed.graphs: "in CUDA graphs, or later on their communicator, as NCCL's counters on the host and in the "
+            "kernel no longer agree",
+            Untimed.self_sends: "on a communicator on which a rank sends to itself, as NCCL's counters on the host and "
+            "in the kernel then differ",
+            Untimed.group: "in a group, as its calls share one kernel",
+            Untimed.overlap: "whose kernel, by its times, ran at the same time as another one of the communicator, "
+            "which is impossible",
         }[self]
 
 
@@ -124,7 +127,7 @@ class JobFile:
         return records
 
 
-_PAST_THE_END = "a number in it is past the end of what it names"
+_PAST_THE_END = "an index in it is larger than the table that it refers to"
 
 
 @contextmanager
@@ -141,7 +144,7 @@ def _head(path: Path, file: IO[bytes]) -> Any:
     if not content:
         raise BadInput(f"{path}: empty")
     if content[:8] != MAGIC or len(content) < _HEAD.itemsize:
-        raise BadInput(f"{path}: not a file that the plugin writes where NCCL_TUNER_JOB names a folder")
+        raise BadInput(f"{path} is not a file that the plugin writes into the folder of NCCL_TUNER_JOB")
     return np.frombuffer(content, _HEAD)[0]
 
 
@@ -150,7 +153,7 @@ def _rows(path: Path, file: IO[bytes], head: Any, name: str, dtype: np.dtype[np.
     length = count * dtype.itemsize
     content = file.read(length) if length <= os.fstat(file.fileno()).st_size else b""
     if len(content) < length:
-        raise BadInput(f"{path}: cut off: {count} {name} are announced")
+        raise BadInput(f"{path} is cut off: it should have {count} {name}")
     return np.frombuffer(content, dtype)
 
 
@@ -162,13 +165,13 @@ def read_file(path: Path) -> JobFile:
             _rows(path, file, head, name, dtype) for name, dtype in (("communicators", _COMMUNICATOR), ("kinds", _KIND))
         )
         if int(head["records"]) * _RECORD.itemsize > os.fstat(file.fileno()).st_size - file.tell():
-            raise BadInput(f"{path}: cut off: {head['records']} records are announced")
+            raise BadInput(f"{path} is cut off: it should have {head['records']} records")
     places = np.flatnonzero(kinds["function"] != b"")
     kinds = kinds[places]
     if (kinds["communicator"] >= len(communicators)).any():
         raise BadInput(f"{path}: {_PAST_THE_END}")
     if (communicators["ranks"] > MOST_RANKS).any() or int(head["thinned"]) > MOST_THINNED:
-        raise BadInput(f"{path}: valid: up to {MOST_RANKS} ranks, and thinned up to {MOST_THINNED} times")
+        raise BadInput(f"{path}: files are read with up to {MOST_RANKS} ranks, and thinned up to {MOST_THINNED} times")
     release = int(head["nccl"])
     return JobFile(
         path,
@@ -197,7 +200,7 @@ def files_of(folder: Path) -> list[Path]:
         files = sorted(each for each in folder.iterdir() if each.is_file())  # a FIFO would block for ever
         return [each for each in files if each.suffix == ".job"] or [each for each in files if each.name[0] != "."]
     except NotADirectoryError:
-        raise BadInput(f"{folder} is a file; valid: the folder that it is in") from None
+        raise BadInput(f"{folder} is a file: give the folder that it is in") from None
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror}") from None
 

@@ -32,8 +32,8 @@ _RANK_BITS = 20
 _NUMBER_BITS = np.uint64(32)  # of a key's end: NCCL's number of the call, after its function
 _NUMBER = np.uint64((1 << 32) - 1)
 NOTHING_RAN = (
-    "no file says what calls ran, as NCCL Inspector's do not before NCCL 2.31; valid: files of this project's plugin, "
-    "or the Inspector's of NCCL 2.31 and later"
+    "no file says which algorithm calls ran (NCCL Inspector does not before NCCL 2.31); valid: files of this "
+    "project's plugin, or of the Inspector of NCCL 2.31 and later"
 )
 MOST_SIZE = (1 << 63) - 1  # bytes of a call
 _MOST_SHOWN = 5  # broken files that are named
@@ -138,7 +138,10 @@ class JobFolder:
         for why, count in sorted(self.untimed.items()):
             yield f"without a time: {plural(count, 'call')} {why.why}"
         if not any(len(file.communicators) for file in self.files):
-            yield "not measured: NCCL 2.29 and later need NCCL_ALLGATHERV_ENABLE=0; else NCCL's log says why (WARN)"
+            yield (
+                "no call was measured: NCCL 2.29 and later need NCCL_ALLGATHERV_ENABLE=0; if it was set, a warning "
+                "in NCCL's log says why"
+            )
         yield from self.left_out
 
     @property
@@ -164,9 +167,9 @@ def read_folder(folder: Path) -> JobFolder:
         except BadInput as error:
             broken.append(str(error))
     if not files:
-        valid = "valid: the folder that NCCL_TUNER_JOB named, or of the Inspector's JSON"
+        valid = "valid: the folder that NCCL_TUNER_JOB named, or a folder with the Inspector's JSON"
         more = [f"and {len(broken) - _MOST_SHOWN} more"] * (len(broken) > _MOST_SHOWN)
-        raise BadInput("; ".join([*broken[:_MOST_SHOWN], *more]) or f"{folder}: no file of a job; {valid}")
+        raise BadInput("; ".join([*broken[:_MOST_SHOWN], *more]) or f"{folder} has no file of a job; {valid}")
     last = {(file.host, file.pid): file for file in files}  # counts of a process go on from file to file
     return JobFolder(
         tuple(files),
@@ -181,7 +184,10 @@ def _impossible(files: Iterable[JobFile]) -> Iterator[str]:
     for file in files:
         large = int(((file.kinds["channels"] > MAX_CHANNELS) | (file.kinds["count"] > MOST_SIZE)).sum())
         if large:
-            yield f"{file.path}: left out: {plural(large, 'kind')} of calls with more channels or bytes than can be"
+            yield (
+                f"{file.path}: left out: {plural(large, 'kind')} of calls with an impossible number of channels or "
+                "bytes"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +258,7 @@ def joined(folder: JobFolder, fold: Fold | None = None) -> Iterator[JoinedCalls]
 
 def no_call(communicators: Iterable[JobCommunicator]) -> CannotBeJudged:
     """An error that says why no call of these communicators has a time on every rank."""
-    absent = [f"of {each.ranks} ranks {each.seen} have a file" for each in communicators if each.seen < each.ranks]
+    absent = [f"only {each.seen} of {each.ranks} ranks have a file" for each in communicators if each.seen < each.ranks]
     why = "; ".join(absent[:_MOST_SHOWN]) or "nccl-tuner job read DIR says what is missing"
     return CannotBeJudged(f"no call has a time on every rank; {why}")
 
@@ -327,7 +333,7 @@ def _rank_calls(
             possible = (untimed > 0) | (records["time_us"] >= 0) & (records["time_us"] <= MOST_US)
         if count := int(((of >= 0) & ~possible).sum()):
             left_out.append(
-                f"{file.path}: left out: {plural(count, 'record')} with a time that is negative, too long or no number"
+                f"{file.path}: left out: {plural(count, 'record')} whose time is negative, too long or not a number"
             )
         own = (of >= 0) & possible
         records, of, untimed = records[own], of[own], untimed[own]

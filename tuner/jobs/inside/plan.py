@@ -61,8 +61,9 @@ class PlannedArm:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call worth exploring. ``share`` is its share of all time in collectives, ``block`` the number of calls in a
-    block."""
+    """A call that is worth exploring. ``share`` is its share of all time in collectives, ``block`` the number of calls
+    in a block.
+    """
 
     point: Point
     usual: Combination
@@ -105,11 +106,9 @@ def plan(
     if not found.there:
         raise no_call(found.all)
     if not found.communicators:
-        raise BadInput(
-            f"the calls with a time are from communicators of {found.there} ranks; valid: from {scenario.title}"
-        )
+        raise BadInput(f"the calls with a time are from communicators of {found.there} ranks, not of {scenario.title}")
     if found.whole_us <= 0:
-        raise BadInput("the job's calls have no times, so nothing can be planned")
+        raise BadInput("the calls of the job have no times, so nothing can be planned")
     if not found.counts:
         raise BadInput(NOTHING_RAN)
     selection = Selection(scenario.communicator())

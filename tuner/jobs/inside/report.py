@@ -154,14 +154,23 @@ def _stragglers(ranks: dict[str, _Counts]) -> Iterable[Straggler]:
 
 def _notes(folder: JobFolder, incomplete: int) -> Iterable[str]:
     if any(file.build == INSPECTOR for file in folder.files):
-        yield "the Inspector says no types: sizes are those of bytes; before NCCL 2.31 it says nothing of what ran"
-        yield "from NCCL 2.31 on its times after a broadcast are of the work before, without NCCL_ALLGATHERV_ENABLE=0"
+        yield (
+            "the Inspector records no data types, so calls are taken as calls of bytes; before NCCL 2.31 it does "
+            "not record what ran"
+        )
+        yield (
+            "from NCCL 2.31 on, its times after a broadcast are those of the previous call, unless "
+            "NCCL_ALLGATHERV_ENABLE=0"
+        )
     if folder.host_clock:
-        yield "NCCL 2.26 has no clock of the kernels: times are when NCCL's thread on the host saw them"
+        yield (
+            "NCCL 2.26 does not time kernels itself: the times are when NCCL's thread on the host noticed their "
+            "start and end"
+        )
     if folder.lost:
-        yield f"{folder.lost} calls are lost: the plugin had no room for them"
+        yield f"{folder.lost} calls were lost, as the plugin had no room for them"
     if folder.thinned:
-        yield f"of the calls of an hour every {2**folder.thinned}th has a record, on all ranks the same ones"
+        yield f"only every {2**folder.thinned}th call of an hour has a record, the same calls on all ranks"
     if incomplete:
         yield f"{incomplete} calls are left out: not every rank has a record of them"
     yield from folder.notes

@@ -55,7 +55,7 @@ def read_steps(path: Path, name: str) -> JobSteps:
     ends, times = np.array(spans, np.float64).reshape(-1, 2).T
     good = np.isfinite(ends) & np.isfinite(times) & (times > 0)
     if good.sum() < FEWEST:
-        raise BadInput(f"{path}: {int(good.sum())} steps; at least {FEWEST}. {_VALID}")
+        raise BadInput(f"{path} has {int(good.sum())} steps, and at least {FEWEST} are needed. {_VALID}")
     order = np.argsort(ends[good], kind="stable")
     return JobSteps(ends[good][order], times[good][order], dated)
 
@@ -80,7 +80,7 @@ def _ranges(path: Path, name: str) -> tuple[Sequence[tuple[float, float]], bool]
     for thread, start, end in rows:
         threads.setdefault(thread, []).append(((begun + end) / _NS, (end - start) / _NS))
     if not threads:
-        raise BadInput(f"{path}: no NVTX range called {name}")
+        raise BadInput(f"{path} has no NVTX range called {name}")
     return max(threads.values(), key=len), dated
 
 
@@ -99,7 +99,7 @@ def _lines(path: Path, lines: Sequence[str], name: str) -> tuple[Sequence[tuple[
             if isinstance(read, dict) and "time" in read:
                 ends.append(_clock(read["time"]))
         except (TypeError, ValueError, KeyError):
-            raise BadInput(f"{path}:{number}: no time of a step; {_VALID}") from None
+            raise BadInput(f"{path}:{number} is not the time of a step; {_VALID}") from None
     if ends and len(ends) != len(times):
         raise BadInput(f"{path}: some of its steps have a time, others have none")
     return list(zip(ends or np.cumsum(times).tolist(), times, strict=True)), bool(ends)
@@ -112,7 +112,7 @@ def _csv(path: Path, lines: Sequence[str], name: str) -> Sequence[tuple[float, f
     except (KeyError, TypeError, ValueError):
         raise BadInput(f"{path}: not a table of NVTX ranges; {_VALID}") from None
     if not spans:
-        raise BadInput(f"{path}: no NVTX range called {name}")
+        raise BadInput(f"{path} has no NVTX range called {name}")
     first = min(start for _, start in spans)
     return [(end - first, end - start) for end, start in spans]
 

@@ -27,8 +27,9 @@ UNSAID = 0  # threads
 
 @dataclass(frozen=True, slots=True)
 class RankPick:
-    """The choice of ranks with one setting. ``threads`` is the number per block if ranks differ in it, too; else
-    None."""
+    """What ranks with one setting choose. ``threads`` is the number of threads per block if ranks also differ in it,
+    else None.
+    """
 
     algorithm: Algorithm
     protocol: Protocol

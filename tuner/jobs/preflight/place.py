@@ -63,7 +63,9 @@ def named(machine: str, facts: RankFacts, variables: Mapping[str, str], gpus: in
     """
     found = catalogue.load(machine)
     if found.trays is not None:
-        raise BadInput(f"{machine}: what ranks of a NVLink domain of several hosts choose is not computed here")
+        raise BadInput(
+            f"{machine} is an NVLink domain of several hosts, for which the ranks' choices are not computed here"
+        )
     return _as_recorded(found, facts, variables, gpus)
 
 

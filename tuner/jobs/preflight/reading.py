@@ -302,7 +302,7 @@ def of_json(given: Mapping[str, Any]) -> RankFacts:
             ),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BadInput(f"not as collect writes it: {type(error).__name__} {error}") from error
+        raise BadInput(f"not in the form that collect writes: {type(error).__name__} {error}") from error
 
 
 def _as_read(of_file: Mapping[str, str], nccl: Release) -> Mapping[str, str]:
@@ -455,7 +455,7 @@ def read(folder: Path) -> Collected:
             if unreadable
             else "; `nccl-tuner preflight collect` writes them"
         )
-        raise BadInput(f"{folder}: no record of a rank{why}")
+        raise BadInput(f"{folder} has no record of a rank{why}")
     found.sort(key=lambda each: (each[0].rank is None, each[0].rank or 0, each[0].host))
     sizes = _ranks_of_hosts(rank for rank, _ in found)
     kinds = [(key, sizes[rank.own_host]) for rank, key in found]
@@ -487,9 +487,9 @@ def _json(path: Path) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadInput(str(error)) from error
     if not isinstance(given, dict) or given.get("format") != FORMAT:
-        raise BadInput(f"no record of preflight: valid: format {FORMAT!r}")
+        raise BadInput(f"not a record of preflight, which has the format {FORMAT!r}")
     if given.get("version") != VERSION:
-        raise BadInput(f"version {given.get('version')}; valid: {VERSION}, of this release's collect")
+        raise BadInput(f"the record has version {given.get('version')}, and this release reads version {VERSION}")
     return given
 
 

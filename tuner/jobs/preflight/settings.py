@@ -248,15 +248,14 @@ def _setting(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> R
     if nccl is None:
         release = "no libnccl was found on record" if facts.release is None else f"NCCL {facts.release} has no tables"
         raise BadInput(
-            f"{release}; valid: collect {option('library')} FILE, and the releases of `nccl-tuner pick --help`"
+            f"{release}; collect with {option('library')} FILE, a libnccl of a release that `nccl-tuner doctor` lists"
         )
     variables = facts.settled(nccl)
     place = place_of(collected, facts, nodes)
     if place is None:
         raise BadInput(
-            f"no machine of the catalogue has {facts.gpu_words} in a host; valid: "
-            f"{option('machine')} NAME, {option('topology')} FILE.xml, "
-            "or NCCL_TOPO_DUMP_FILE at a run before collect"
+            f"no machine of the catalogue has hosts with {facts.gpu_words}; add {option('machine')} NAME or "
+            f"{option('topology')} FILE.xml, or set NCCL_TOPO_DUMP_FILE in a run before collect"
         )
     environment = {name: value for name, value in variables.items() if reaches_choice(name, nccl)}
     if place.machine is not None and facts.ports:  # its adapters are those that the variable left
@@ -273,7 +272,7 @@ def place_of(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> H
     if nodes.topology is not None:
         found = places.of_topology(nodes.topology, facts.ranks_of_host)
         if found is None:
-            raise BadInput(f"{nodes.topology}: not a whole topology; valid: what NCCL_TOPO_DUMP_FILE writes")
+            raise BadInput(f"{nodes.topology} is not a complete topology; give one that NCCL_TOPO_DUMP_FILE wrote")
         return found
     if nodes.machine is None or nodes.recognised:
         attached = _attached(collected, "topology", facts.topology)
@@ -340,13 +339,13 @@ def refusal(collected: Collected, facts: RankFacts) -> str | None:
         return None
     names_table = facts.table is not None and bool(facts.settled(None).get("NCCL_TUNER_TABLE"))
     if facts.tuner_plugin is None:
-        return "NCCL_TUNER_TABLE is set, and no tuner plugin is loaded" if names_table else None
+        return "NCCL_TUNER_TABLE is set, but no tuner plugin is loaded" if names_table else None
     if facts.plugin_is_missing:
         if not names_table:
             return None
         return f"{facts.tuner_plugin.path}: {'not there' if facts.tuner_plugin.sha256 is None else 'no tuner plugin'}"
     if facts.table is None:
-        return "NCCL_TUNER_STRICT is set, and NCCL_TUNER_TABLE is not" if facts.is_strict else None
+        return "NCCL_TUNER_STRICT is set, but NCCL_TUNER_TABLE is not" if facts.is_strict else None
     if facts.table.sha256 is None:
         return None if "%" in facts.table.path else f"{facts.table.path}: not there"
     attached = _attached(collected, "table", facts.table)

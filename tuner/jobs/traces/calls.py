@@ -17,7 +17,7 @@ UNTUNED = ("send", "recv", "sendrecv", "alltoall", "alltoallv", "gather", "scatt
 
 @dataclass(frozen=True, slots=True)
 class ExecutedCall:
-    """How a call was executed, as far as a file says it; None for what the file does not say.
+    """How a call was executed, as far as a file says it; a field that the file does not say is None.
 
     ``is_tree``: whether the kernel's name says that the algorithm is Tree. ``not_alone`` says why the call was not
     launched by itself; an answer for a single call does not apply then.
@@ -41,7 +41,7 @@ class ExecutedCall:
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """A collective that was called ``calls`` times; None for what the file does not say.
+    """A collective that was called ``calls`` times; a field that the file does not say is None.
 
     ``name`` is the file's name of it; ``collective`` is None if NCCL does not tune it. ``bytes`` is NCCL's nBytes; if
     the file only knows ranges of sizes, it is the smallest one, and ``to_bytes`` the largest. ``members`` are the job's
@@ -171,7 +171,7 @@ class WantedCalls:
         for name in self.communicators:
             if name not in names:
                 raise BadInput(
-                    f"{option('communicator')} {name!r}: {one_of(names) if names else 'the calls name none'}"
+                    f"{option('communicator')} {name!r}: {one_of(names) if names else 'the calls name no communicator'}"
                 )
 
     def left_out(self, call: TracedCall) -> str | None:

@@ -68,13 +68,13 @@ def from_text(file: str, content: str, ranks: int) -> CallList:
     count = shown or ranks
     notes = [f"its bandwidths are those of {shown} ranks" if shown else f"the ranks are not known: taken as {ranks}"]
     if len(headings) > 1:
-        notes.append(f"{len(headings)} summaries: the last one counts all calls")
+        notes.append(f"the log has {len(headings)} summaries; the last one is used, as it counts all calls")
     counted: Counter[tuple[str, int]] = Counter()
     for each in printed:
         counted[each.name, each.bytes] += each.calls
     calls = tuple(_call(name, size, float(times), count) for (name, size), times in counted.items())
     if not calls:
-        raise BadInput(f"{file}: DeepSpeed's log has no call; valid: deepspeed.comm.log_summary(), or verbose: true")
+        raise BadInput(f"{file}: DeepSpeed's log has no call: it needs deepspeed.comm.log_summary(), or verbose: true")
     notes.append("sizes are rounded as DeepSpeed prints them, to two places")
     return CallList(file, KIND, _SIZES, calls, tuple(notes))
 
@@ -95,7 +95,7 @@ def from_summary(file: str, value: Mapping[str, Any], ranks: int) -> CallList:
             raise BadInput(f"{file}: summary[{name!r}] is not what DeepSpeed writes: {error!r}") from None
     if not calls:
         raise BadInput(f"{file}: DeepSpeed's summary has no operation; valid: comms_logger with enabled: true")
-    note = f"DeepSpeed says the ranks of the whole job alone: {number(count)}"
+    note = f"DeepSpeed only says the number of ranks of the whole job: {number(count)}"
     return CallList(file, f"{KIND} (JSON)", _SIZES, tuple(calls), (note,))
 
 

@@ -216,7 +216,7 @@ def from_value(file: str, value: Mapping[str, Any]) -> CallList:
         if duration_ms > 0:
             durations_us.setdefault(call, []).append(1000.0 * duration_ms)
     if not counted:
-        raise BadInput(f"{file}: a Flight Recorder dump without entries; valid: TORCH_NCCL_TRACE_BUFFER_SIZE above 0")
+        raise BadInput(f"{file}: this Flight Recorder dump has no entries: set TORCH_NCCL_TRACE_BUFFER_SIZE above 0")
     calls = tuple(
         replace(call, calls=float(times), kernels_us=tuple(durations_us.get(call, ())))
         for call, times in counted.items()
@@ -231,7 +231,10 @@ def _notes(value: Mapping[str, Any], counted: Mapping[TracedCall, int], unfinish
     total = sum(counted.values())
     first = min(entry.get("record_id") or 0 for entry in value["entries"])
     if isinstance(first, int) and first:
-        yield f"the recorder only keeps the last calls: {number(total)} of {number(first + len(value['entries']))}"
+        yield (
+            f"the recorder only keeps the last calls: this dump has {number(total)} of "
+            f"{number(first + len(value['entries']))}"
+        )
     if unfinished:
         yield f"{number(unfinished)} calls had not completed when it was dumped"
 
@@ -274,7 +277,9 @@ def _call(entry: Mapping[str, Any], ranks: int | None) -> TracedCall:
     types = entry.get("input_dtypes") or entry.get("output_dtypes") or ()
     dtype = kernels.dtype(_text(types[0])) if types else None
     if dtype is None:
-        return replace(call, unusable=f"type {types[0]} is none of NCCL's" if types else "their type is not recorded")
+        return replace(
+            call, unusable=f"type {types[0]} is none of NCCL's" if types else "their data type is not recorded"
+        )
     elements = [sum(map(_elements, entry.get(key) or ())) for key in ("input_sizes", "output_sizes")]
     if function is not None:
         return replace(call, dtype=dtype, bytes=_exchanged(function, elements, dtype, ranks))

@@ -76,7 +76,7 @@ def _call_list(file: str, records: Iterable[Mapping[str, Any]], cut: list[bool])
         elif isinstance(body := record.get(_STATISTICS), dict):
             dropped = max(dropped, _dropped(body))
     if not durations_us:
-        raise BadInput(f"{file}: no record of a collective; valid: NCCL Inspector's JSON with coll_perf")
+        raise BadInput(f"{file} has no record of a collective; valid: NCCL Inspector's JSON with coll_perf")
     first = {name: min(m.rank for m, _ in durations_us if m.communicator == name) for name in _names(durations_us)}
     calls = tuple(
         replace(call, calls=float(len(times)), kernels_us=tuple(time_us for time_us in times if time_us > 0))
@@ -98,7 +98,10 @@ def _notes(
 ) -> Iterator[str]:
     members = {member for member, _ in durations_us}
     if len(members) > len({member.communicator for member in members}):
-        yield f"records of {len(members)} ranks: counted are those of the lowest rank of each communicator"
+        yield (
+            f"the file has records of {len(members)} ranks; only those of the lowest rank of each communicator are "
+            "counted"
+        )
     if any(call.collective is not None for call in calls):
         yield "the Inspector leaves out calls below NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES, 8192 where it is not set"
     if dropped:
@@ -122,7 +125,7 @@ def _collective(head: Mapping[str, Any], body: Mapping[str, Any]) -> TracedCall:
     spread = collective is not None and spread_bytes(collective, 2, 2) != 2
     unusable = "their size is not recorded" if size is None else None
     if spread and ranks is None:
-        unusable = "the record does not say of how many ranks"
+        unusable = "the record does not say the number of ranks"
     return TracedCall(
         name,
         collective,

@@ -279,7 +279,7 @@ def _notes(value: Any, calls: list[TracedCall]) -> list[str]:
     notes = [f"the trace is of NCCL {nccl}" for nccl in _releases(value)]
     if coalesced := sum(call.calls for call in calls if call.name in kernels.COALESCED):
         each = f"{number(coalesced)} coalesced calls"
-        notes.append(f"{each} count as one call of all their bytes, as NCCL chooses for a group")
+        notes.append(f"{each} count as one call with all their bytes, as NCCL makes one choice for a group")
     return notes
 
 

@@ -48,7 +48,7 @@ def from_csv(file: str, text: str, ranks: int) -> CallList:
                     f"{file}: results of nccl-tests are times, not a list of calls; valid as "
                     f"{option('measured')}, beside a list"
                 )
-            raise BadInput(f"{file}:{number}: no line names the columns; {one_of(COLUMNS)}")
+            raise BadInput(f"{file}:{number}: a line with the names of the columns is missing; {one_of(COLUMNS)}")
         names = list(_PLAIN[: len(first)])
         rows = _rows(file, text)
     _check_columns(f"{file}:{number}", names)
@@ -97,7 +97,7 @@ def _check_columns(place: str, names: list[str]) -> None:
     if unknown := [name for name in names if name not in COLUMNS]:
         raise BadInput(f"{place}: unknown column {unknown[0]!r}; {one_of(COLUMNS)}")
     if twice := [name for name in names if names.count(name) > 1]:
-        raise BadInput(f"{place}: column {twice[0]!r} twice")
+        raise BadInput(f"{place}: column {twice[0]!r} occurs twice")
     if not set(_SIZES).intersection(names):
         raise BadInput(f"{place}: no size; {one_of(_SIZES)}, where count needs dtype")
 
@@ -114,7 +114,7 @@ def _call_list(file: str, kind: str, records: Iterable[tuple[str, dict[str, str]
         calls.append(replace(call, calls=call.calls * times))
         meant[_SIZES[size]] = None
     if not calls:
-        raise BadInput(f"{file}: no records; valid: a line or an object for each kind of call")
+        raise BadInput(f"{file} has no records: write a line or an object for each kind of call")
     return CallList(file, kind, "; ".join(meant), tuple(calls))
 
 
@@ -124,11 +124,11 @@ def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, TracedCal
     if not given.get("collective"):
         raise BadInput("no collective")
     if {"bytes", "bytes_per_rank"} <= given.keys() or not given.keys() & _SIZES.keys():
-        raise BadInput(f"no size, or two; {one_of(_SIZES)}")
+        raise BadInput(f"give exactly one column with the size; {one_of(_SIZES)}")
     size = next(name for name in _SIZES if name in given)  # beside bytes, a count is of calls
     frequency = [name for name in ("calls", "weight", "count") if name in given and name != size]
     if len(frequency) > 1:
-        raise BadInput(f"{' and '.join(frequency)} say how often; valid: one of them")
+        raise BadInput(f"{' and '.join(frequency)} both say how often a call is made: give one of them")
     dtype = by_name(DataType, given["dtype"], "type") if "dtype" in given else None
     ranks = _whole(given, "ranks")
     name = given["collective"]

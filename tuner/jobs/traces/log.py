@@ -40,8 +40,11 @@ def from_log(file: str, lines: Lines, ranks: int) -> CallList:
     calls = (*_choices(log, communicators, ranks), *_symmetric(log))
     if not calls:
         raise BadInput(f"{file}: no calls in this log; valid: one with NCCL_DEBUG_SUBSYS=INIT,COLL (or INIT,TUNING)")
-    notes.append("no COLL lines: counted are rank 0's choices, which up to 2.23 are one for a group of calls")
-    sizes = "nBytes as the choices print them"
+    notes.append(
+        "the log has no COLL lines, so rank 0's choices are counted; up to 2.23 there is one choice for a group of "
+        "calls"
+    )
+    sizes = "nBytes as NCCL prints it beside its choices"
     return CallList(file, "NCCL log (choices)", sizes, calls, tuple(notes), tuple(log.versions))
 
 
@@ -110,7 +113,9 @@ def _choices(log: NcclLog, communicators: list[CommunicatorLines], otherwise: in
                 ranks=ranks,
                 communicator=name,
                 calls=each.count,
-                unusable=None if each.collective is not None else "the log does not name it; COLL lines do",
+                unusable=None
+                if each.collective is not None
+                else "the log does not name the collective (COLL lines would)",
                 ran=_executed(each),
             )
         ambiguous[group.root.thread.process if group and group.root else None] = lines_of_several
@@ -120,7 +125,7 @@ def _choices(log: NcclLog, communicators: list[CommunicatorLines], otherwise: in
             None,
             None,
             calls=count,
-            unusable="one of several communicators'; COLL lines say which",
+            unusable="the log does not say which communicator it belongs to (COLL lines would)",
         )
 
 

@@ -79,13 +79,15 @@ class _Launch:
 def _call_list(file: str, database: sqlite3.Connection) -> CallList:
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "NVTX_EVENTS" not in tables:
-        raise BadInput(f"{file}: has no NVTX_EVENTS; valid: nsys profile --trace=cuda,nvtx, then nsys export")
+        raise BadInput(f"{file} has no NVTX_EVENTS: record with nsys profile --trace=cuda,nvtx, then nsys export")
     if "NVTX_PAYLOAD_SCHEMAS" not in tables or "NVTX_PAYLOAD_SCHEMA_ENTRIES" not in tables:
-        raise BadInput(f"{file}: has no NVTX payloads, which hold the sizes; valid: an export of a newer nsys")
+        raise BadInput(f"{file} has no NVTX payloads, which hold the sizes: export it with a newer nsys")
     events, nested = _events(database)
     made = [event for event in events if _SIZE in event.values]
     if not made:
-        raise BadInput(f"{file}: no NVTX payload of a collective of NCCL; valid: nsys profile --trace=cuda,nvtx")
+        raise BadInput(
+            f"{file} has no NVTX payload of a collective of NCCL: record with nsys profile --trace=cuda,nvtx"
+        )
     made_of = [event for event in events if _RANKS in event.values]
     ranks: dict[int | None, int | None] = {}
     for event in made_of:
@@ -145,13 +147,16 @@ def _notes(
 ) -> Iterator[str]:
     threads = {(event.values.get(_COMMUNICATOR), event.thread) for event in made}
     if len(threads) > len(chosen):
-        yield f"ranges of {number(len(threads))} ranks: counted are those of one rank of each communicator"
+        yield (
+            f"the file has ranges of {number(len(threads))} ranks; only those of one rank of each communicator are "
+            "counted"
+        )
     if None in chosen:
         yield "NCCL before 2.26 does not say which communicator a range is of: all are taken as one"
     elif not ranks:
         yield "no ncclCommInitRank was recorded: the ranks of communicators are not known"
     if not any(call.kernels_us for call in calls):
-        yield "no kernels of NCCL beside its ranges: nsys profile --trace=cuda,nvtx records them"
+        yield "the file has NCCL's ranges but none of its kernels; nsys profile --trace=cuda,nvtx records both"
 
 
 def _events(database: sqlite3.Connection) -> tuple[list[_Event], set[tuple[int, int]]]:
@@ -248,5 +253,5 @@ def _call(event: _Event, ranks: int | None) -> TracedCall:
         function = peer_call(name)
         return TracedCall(name, None, None if function is None else exchanged_bytes(function, size, ranks), **known)
     if ranks is None and spread_bytes(collective, 1, 2) > 1:
-        return TracedCall(name, collective, None, unusable="of how many ranks is not recorded", **known)
+        return TracedCall(name, collective, None, unusable="the number of ranks is not recorded", **known)
     return TracedCall(name, collective, spread_bytes(collective, size, ranks or 1), **known)

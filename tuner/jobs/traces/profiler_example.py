@@ -58,15 +58,18 @@ def from_text(file: str, content: str, ranks: int) -> CallList:
                 of_group.append(made)
     counted.update(_launched(of_group or []))
     if not counted:
-        raise BadInput(f"{file}: has no collective; valid: a trace of the example profiler plugin with COLL events")
+        raise BadInput(f"{file} has no collective; valid: a trace of the example profiler plugin with COLL events")
     members = {member for member, _ in counted}
     first = {name: min(rank for of, rank in members if of == name) for name, _ in members}
     calls = tuple(
         replace(call, calls=float(times)) for ((name, rank), call), times in counted.items() if rank == first[name]
     )
-    notes = [f"the trace does not say of how many ranks its communicators are: taken as {ranks}"]
+    notes = [f"the trace does not say how many ranks its communicators have; {ranks} are assumed"]
     if len(members) > len(first):
-        notes.append(f"events of {len(members)} ranks: counted are those of the lowest rank of each communicator")
+        notes.append(
+            f"the trace has events of {len(members)} ranks; only those of the lowest rank of each communicator are "
+            "counted"
+        )
     return CallList(
         file,
         KIND,

@@ -65,7 +65,7 @@ def _notes(
 ) -> Iterator[str]:
     yield "message_size is a range: calls are priced at its lower end"
     if not counts:
-        yield "the file does not say how many calls a line is the mean of: each line counts as one call"
+        yield "the file does not say over how many calls a line is the mean, so each line counts as one call"
     if gpus := len({series[:2] for series in times_us}) - len({series[:2] for series in counted}):
         yield f"nothing is counted for {gpus} further GPUs: they took part in the same calls"
 

@@ -41,7 +41,7 @@ def _read(path: Path, ranks: int) -> CallList:
     if _begins_with(path, nsight.MAGIC):
         return nsight.from_file(path, None)
     if _begins_with(path, nsight.REPORT):
-        raise BadInput(f"{path}: a report of Nsight Systems; valid: what 'nsys export' makes of it, of type sqlite")
+        raise BadInput(f"{path} is a report of Nsight Systems; convert it first with 'nsys export', to the type sqlite")
     if path.is_file() and (trace := kineto.from_file(path)) is not None:
         return trace
     if _is_large_log(path):

@@ -79,15 +79,15 @@ class MeasuredRuns:
         logarithms, as in ``verify``.
         """
         if not isinstance(price, Price):
-            return NotMeasured(f"{price.name}: files of times are of algorithms")
+            return NotMeasured(f"{price.name}: files of measured times only have algorithms")
         evidence = self._sizes.get(entry.request.collective, {})
         sizes = list(evidence)
         if not sizes:
-            return NotMeasured(f"no {entry.request.collective.name} in the file")
+            return NotMeasured(f"the file has no {entry.request.collective.name}")
         at = bisect_left(sizes, entry.bytes)
         ends = [entry.bytes] if entry.bytes in evidence else sizes[max(0, at - 1) : at + 1]
         if not ends[0] <= entry.bytes <= ends[-1]:
-            return NotMeasured(f"the file has {sizes[0]} to {sizes[-1]} bytes")
+            return NotMeasured(f"the file only has sizes from {sizes[0]} to {sizes[-1]} bytes")
         times = [_times_us(evidence[size], price) for size in ends]
         known = {
             each: between(entry.bytes, ends, [time_us[each] for time_us in times])
@@ -119,10 +119,10 @@ def read_runs(path: Path, scenario: Scenario) -> MeasuredRuns:
     header = measurements.header
     check(path, header, scenario)
     if header.scenario is not None:
-        origin = f"{header.origin}, which no real machine took"
+        origin = f"{header.origin}: times that were not measured on a real machine"
         note = f"{path}: {origin if header.is_simulated else f'measured with NCCL {header.scenario.nccl}'}"
     else:
-        note = f"{path} does not describe the communicator that was measured: taken as this one"
+        note = f"{path} does not describe the communicator that was measured; it is assumed to be this one"
     if not any(block.counts and block.table is None for block in measurements.blocks):
         raise BadMeasurement(f"{path}: has no times that count")
     return MeasuredRuns(measurements, path, (note,))

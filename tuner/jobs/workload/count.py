@@ -144,7 +144,9 @@ def count(lists: Sequence[CallList], wanted: WantedCalls, exchanges_alone: bool 
     if not counted and not (exchanges and exchanges_alone):
         sizes = {call.ranks for call in calls if call.ranks and not replace(wanted, ranks=call.ranks).left_out(call)}
         hint = [f"{option('ranks')}: {one_of(sorted(sizes))}"] if sizes else []
-        raise BadInput(f"no calls to price; {'; '.join([*map(str, left_out), *hint]) or 'the files have none'}")
+        raise BadInput(
+            f"there are no calls to price: {'; '.join([*map(str, left_out), *hint]) or 'the files have none'}"
+        )
     entries = [Entry(*key, times, tuple(durations)) for key, (times, durations) in counted.items()]
     entries.sort(key=lambda entry: (entry.request.collective, entry.request.dtype, entry.request.op, entry.bytes))
     notes = [*(note for each in lists for note in each.notes), *_notes(used, wanted)]
@@ -153,7 +155,10 @@ def count(lists: Sequence[CallList], wanted: WantedCalls, exchanges_alone: bool 
 
 def _notes(used: Sequence[TracedCall], wanted: WantedCalls) -> Iterator[str]:
     if wanted.ranks != wanted.priced_ranks:
-        yield f"calls of communicators of {wanted.ranks} ranks are priced on {wanted.priced_ranks}, of the same bytes"
+        yield (
+            f"calls of communicators of {wanted.ranks} ranks are priced on {wanted.priced_ranks} ranks, with the "
+            "same number of bytes"
+        )
     names: dict[str, float] = defaultdict(float)
     for call in used:
         names[call.communicator or "without a name"] += call.calls
@@ -166,4 +171,4 @@ def _notes(used: Sequence[TracedCall], wanted: WantedCalls) -> Iterator[str]:
     reducing = [call for call in used if not wanted.request(call).moves_only]
     for what, value in (("dtype", wanted.dtype.name), ("op", wanted.op.name)):
         if silent := sum(call.calls for call in reducing if getattr(call, what) is None):
-            yield f"{number(silent)} calls that reduce do not say their {what}: taken as {value}"
+            yield f"{number(silent)} calls that reduce do not say their {what}; {value} is assumed"

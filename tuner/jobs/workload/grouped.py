@@ -239,11 +239,13 @@ class ModelStep:
         """
         if beside := [name for name in ("cp", "replicate") if getattr(layout, name) > 1]:
             raise BadInput(
-                f"{option('job')} {', '.join(beside)}: no calls of a model are known for it; valid: tp, pp, ep, dp"
+                f"{option('job')} {', '.join(beside)}: the calls of a model split like this are not known; "
+                "valid: tp, pp, ep, dp"
             )
         if layout.etp != layout.tp:
             raise BadInput(
-                f"{option('job')} etp={layout.etp}: a model's experts are split as the rest; valid: {layout.tp}"
+                f"{option('job')} etp={layout.etp}: a model's experts are split like the rest of the model; "
+                f"valid: {layout.tp}"
             )
         if not 1 <= self.imbalance <= layout.ep:
             raise BadInput(
@@ -277,9 +279,12 @@ class ModelStep:
         ]
         if layout.tp * layout.pp * layout.ep == 1 and self.zero < 3:
             whole_gb = float(fields["parameters"]) * self.dtype.size_bytes / 1e9
-            parts.append(f"data parallelism alone: each GPU holds all {whole_gb:.0f} GB of weights ({option('job')})")
+            parts.append(
+                f"only data parallelism is used, so that each GPU holds all {whole_gb:.0f} GB of weights "
+                f"({option('job')} splits them)"
+            )
         if self.imbalance > 1:
-            parts.append(f"AllToAll as the expert rank with {self.imbalance:g} times the mean receives it")
+            parts.append(f"AllToAll is priced for the expert rank that receives {self.imbalance:g} times the mean")
         return ", ".join(parts)
 
     def _of(self, one: Traffic) -> Iterable[TracedCall]:
@@ -439,7 +444,7 @@ class _Places:
             if kind in (None, "all") and call.ranks in (None, self.ranks):
                 return "all", tuple(range(self.ranks))
             name = call.communicator or f"communicators of {call.ranks} ranks"
-            return f"of {name}, whose ranks the file does not say; {option('job')} does"
+            return f"of {name}, whose ranks the file does not say ({option('job')} can)"
         if kind is not None:
             return self._of_kind(call, kind, by_ranks)
         if call.ranks is None or call.ranks == self.ranks:
@@ -448,8 +453,11 @@ class _Places:
         if len(same_size) == 1:
             return same_size[0], self.members[same_size[0]]
         if not same_size:
-            return f"of communicators of {call.ranks} ranks, which no group of the job has"
-        return f"of communicators of {call.ranks} ranks, which several groups have: {', '.join(same_size)}"
+            return f"of communicators of {call.ranks} ranks, but no group of the job has this size"
+        return (
+            f"of communicators of {call.ranks} ranks, but several groups of the job have this size: "
+            f"{', '.join(same_size)}"
+        )
 
     def groups_like(self, group: str) -> int | None:
         """How many groups of this kind the layout has; None without a layout or for another group."""
@@ -472,7 +480,10 @@ class _Places:
         if call.ranks not in (None, len(members)):
             return f"of {call.communicator}: {call.ranks} ranks, where group {kind} of the job has {len(members)}"
         if call.ranks is None and by_ranks and call.bytes is not None:
-            return f"of group {kind}: the size is of one rank, and the file does not say of how many; column ranks does"
+            return (
+                f"of group {kind}: the size is that of one rank, and the file does not say how many ranks there are "
+                "(a column ranks can)"
+            )
         same = next((own for own, ranks in self.members.items() if ranks == members), kind)
         return same, members
 

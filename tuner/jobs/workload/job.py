@@ -51,7 +51,7 @@ class BudgetComparison:
 def _said(table: Path, scenario: Scenario) -> str:
     """The name of a table, with a remark if the plugin ignores it because it is for other releases."""
     others = other_releases(table, scenario.nccl)
-    return f"{table}" if others is None else f"{table}, IGNORED, as it is for NCCL {others}"
+    return f"{table}" if others is None else f"{table} (IGNORED by the plugin, as it is for NCCL {others})"
 
 
 def wanted_of(scenario: Scenario, ranks: int | None = None) -> WantedCalls:
@@ -102,11 +102,13 @@ def of_other_releases(lists: Iterable[CallList], taken: Iterable[str], done: str
 
     def what_ran(said: str) -> str:
         return (
-            f"what ran is {done} with {option('nccl')} {said}" if said in known else "there is no table of that release"
+            f"add {option('nccl')} {said} to have what ran {done}"
+            if said in known
+            else "nccl-tuner has no table of that release"
         )
 
     return [
-        f"{each.file} is of NCCL {said}, and {done} with {', '.join(others)}; {what_ran(said)}"
+        f"{each.file} is from NCCL {said}, but is {done} with {', '.join(others)}; {what_ran(said)}"
         for each in lists
         for said in each.releases
         if said not in others

@@ -117,7 +117,7 @@ def _of_any(pick: AnyPick) -> AnyPrice | Unpriced:
 
 def _bypassing(name: str, channels: int, time_us: float | None) -> SymmetricPrice | Unpriced:
     return (
-        Unpriced(f"{name}, of which NCCL models no time")
+        Unpriced(f"runs on {name}, for which NCCL has no time model")
         if time_us is None
         else SymmetricPrice(name, channels, time_us)
     )
@@ -136,7 +136,7 @@ def _with_table(selection: Selection, request: Request, sizes: list[int], table:
         own = each.own is not None and (each.own.algorithm, each.own.protocol) == (algorithm, protocol)
         time_us = each.own.time_us if own and each.own else shortest(row_us[algorithm, protocol])
         if time_us < 0:
-            yield Unpriced(f"the table takes {algorithm.name}/{protocol.name}, for which the model has no time")
+            yield Unpriced(f"the table chooses {algorithm.name}/{protocol.name}, for which the model has no time")
         else:
             channels = each.picked.channels
             own_channels = channels == selection.channels(request, each.bytes, (algorithm, protocol))
