@@ -143,7 +143,7 @@ def test_only_the_forcing_plugin_takes_tables() -> None:
     topology = catalogue.load("dgx-h100").topology_xml
     with (
         Oracle(OracleConfiguration(topology, 1, 2, WITH_PLUGINS[-1], {}, plugin=plugin.path())) as oracle,
-        pytest.raises(BadInput, match=r"^setting a table takes the forcing plugin: plugin=.*libnccl_tuner_force\.so$"),
+        pytest.raises(BadInput, match=r"^setting a table needs the forcing plugin: plugin=.*libnccl_tuner_force\.so$"),
     ):
         oracle.use_table(None)
 

@@ -183,7 +183,7 @@ def test_interfaces_that_nccl_takes(compiled: Compile, name: str, version: int) 
 def test_the_recorder_asks_a_plugin_as_nccl_does(compiled: Compile, name: str, version: int) -> None:
     file = compiled([version])
     if name not in RECORDING:
-        with pytest.raises(BadInput, match=f"NCCL {name} hands plugins no costs to record; valid: 2.22 and later"):
+        with pytest.raises(BadInput, match=f"NCCL {name} gives plugins no costs to record; valid: 2.22 and later"):
             oracle(name, file, record_plugin=True)
         return
     if not 2 <= version <= newest(name):

@@ -280,7 +280,7 @@ def test_nccls_own_choice_follows_a_table(nccl: str) -> None:
 
 
 def test_tables_that_cannot_be_followed_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"NCCL 2\.21\.5 hands tuner plugins no costs to decide on; valid: 2\.22"):
+    with pytest.raises(BadInput, match=r"NCCL 2\.21\.5 gives tuner plugins no costs to decide by; valid: 2\.22"):
         Simulated(replace(CASE, nccl="2.21.5"), 1).use_table("nccl-tuner-table 1\n")
     with pytest.raises(PluginRefused, match="unknown protocol"):
         Simulated(CASE, 1).use_table("nccl-tuner-table 1\nallreduce -> ring/ll129\n")

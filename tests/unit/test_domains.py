@@ -128,7 +128,7 @@ def test_a_dump_of_a_domain_is_that_domain(file: Path, tmp_path: Path) -> None:
     different = dump_of(tmp_path / "different.xml", tray(), tray(gpus=3))
     assert shape(topology=different) == (7, 1, 7, 7)
     assert reader.hosts_of(file) == ()
-    with pytest.raises(BadInput, match="is of a NVLink domain; valid: nodes=, which counts domains"):
+    with pytest.raises(BadInput, match="describes an NVLink domain; valid: nodes=, which counts domains"):
         describe(topology=dump, hosts_per_domain=2, nccl=NCCL)
 
 

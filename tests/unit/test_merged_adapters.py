@@ -203,7 +203,7 @@ def test_a_file_that_is_changed_is_read_again(dump: Path) -> None:
         ('version="1"', 'version="2"', "version='2' is unknown"),
         ("</graphs>", "", "not XML"),
         ('speedinter="48" ', "", "<graph> has no speedinter"),
-        ('dev="0x7"', 'dev="0x9"', "GPU 0x9 is none of the node"),
+        ('dev="0x7"', 'dev="0x9"', "GPU 0x9 is not on the node"),
         ('nchannels="8"', 'nchannels="99"', "which has 8 channels"),
         ('pattern="4"', 'pattern="44"', "graph pattern 44 is unknown"),
         ("<graphs", "<system", "not XML"),

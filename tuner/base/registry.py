@@ -48,7 +48,7 @@ class NotNccl(Source):
     __slots__ = ()
 
     def text(self, nccl: str) -> str:
-        """Text that says who added the rule, for any release."""
+        """A text that says who added the rule; it is the same for every release."""
         return self.function
 
 

@@ -49,8 +49,8 @@ def percent(value: float | None) -> str:
 
 
 def as_percent(form: str) -> Callable[[float | None], str]:
-    """A function that shows a share of 1 in percent: the format ``.1f`` gives ``4.2 %``, ``+.0f`` gives ``+4 %``; None
-    gives ``-``.
+    """A function that shows a share of 1 as a percentage: the format ``.1f`` gives ``4.2 %``, ``+.0f`` gives ``+4 %``;
+    None gives ``-``.
     """
     return lambda value: "-" if value is None else f"{100 * value:{form}} %"
 

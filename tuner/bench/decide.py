@@ -400,7 +400,7 @@ def _decided_file(asked: RunsQuery, regret: MeasuredRegret, shape: _Shape) -> De
 
 
 def _hold_out(sizes: Sequence[RunsPick]) -> Regrets:
-    """The regrets of rows made from every other size of a collective, at the sizes in between."""
+    """Makes rows from every other size of a collective, and returns their regrets at the sizes in between."""
     made: list[RunsPick] = []
     between: list[RunsPick] = []
     for _, several in groupby(sorted(sizes, key=lambda one: one.call.collective), key=lambda one: one.call.collective):

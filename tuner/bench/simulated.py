@@ -283,7 +283,7 @@ class Simulated:
         if not interface.hands_costs:
             since = loading.first(lambda each: each.hands_costs)
             name = communicator.release.name
-            raise BadInput(f"NCCL {name} hands tuner plugins no costs to decide on; valid: {since} and later")
+            raise BadInput(f"NCCL {name} gives tuner plugins no costs to decide by; valid: {since} and later")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "decide.table")
             path.write_text(text, "utf-8")

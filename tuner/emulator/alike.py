@@ -123,7 +123,7 @@ def of_choice(selection: Selection, request: Request) -> Hashable | None:
 
 
 def _cell_content(selection: Selection, tables: Tables, request: Request, algo_proto: AlgoProto) -> Hashable:
-    """What the time and the launch of a cell depend on, beside what all cells do."""
+    """What the time and the launch of a cell depend on, in addition to what all cells depend on."""
     communicator = selection.communicator
     call, rules = RuleCall(communicator, request, algo_proto), communicator.rules
     latency_us, bandwidth_gbs = selection.model_of(call)
@@ -156,7 +156,8 @@ def _changes(corrected: timing.Corrected, latency_us: Float, bandwidth_gbs: Floa
 
 
 def of_facts(communicator: Comm) -> Hashable:
-    """What is known of a communicator apart from its release, and its graphs; the generation of its GPUs is in it."""
+    """What is known about a communicator, including the generation of its GPUs, apart from its release and its
+    graphs."""
     graphs = communicator.graphs
     return communicator.generation, _facts(communicator), tuple(graphs[algorithm] for algorithm in Algorithm)
 

@@ -211,7 +211,7 @@ def ends(low: int | None, high: int, unit_bytes: int, asked: Asked) -> tuple[int
     if not most:
         asked(low)  # raises the error that says why
     if low > most:
-        raise BadInput(f"sizes from {low} bytes; valid: to {most}, the largest that NCCL takes here")
+        raise BadInput(f"sizes from {low} bytes; valid: to {most}, the largest size that NCCL accepts here")
     return low, most
 
 

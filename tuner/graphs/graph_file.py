@@ -104,7 +104,7 @@ class GraphFile:
         if not found:
             known = [hex(_own(gpu)) if self.form.hexadecimal else str(gpu.dev) for gpu in system.gpus]
             of_rank = "" if rank is None else f" of rank {rank}"
-            raise self._bad(f"GPU {element.get('dev')}{of_rank} is none of the node; {one_of(known)}")
+            raise self._bad(f"GPU {element.get('dev')}{of_rank} is not on the node; {one_of(known)}")
         return found[-1]
 
     def _device(self, element: Element) -> int:

@@ -127,7 +127,7 @@ class _Parts:
         if self.gpus % (self.sockets * max(self.below, 1)):
             switches = f", {self.below} a switch" if self.below else ""
             there = f"{plural(self.gpus, 'GPU')} on {plural(self.sockets, 'CPU')}{switches}"
-            raise BadInput(f"machine {name!r}: {there}; valid: as many each")
+            raise BadInput(f"machine {name!r}: {there}; valid: the same number on each")
 
     def root(self) -> ET.Element:
         """The tree of all devices, with GPUs and adapters spread evenly."""

@@ -307,7 +307,7 @@ class Oracle:
 
     def _forcing(self, request: messages.Request, what: str) -> messages.SeenMessage:
         if self.configuration.plugin is None or not self.configuration.plugin.samefile(forcing_path()):
-            raise BadInput(f"{what} takes the forcing plugin: plugin={forcing_path()}")
+            raise BadInput(f"{what} needs the forcing plugin: plugin={forcing_path()}")
         counts: messages.SeenMessage = self._request(request, what)
         return counts
 

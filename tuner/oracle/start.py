@@ -103,7 +103,7 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
     if configuration.plugin is not None and "tuner" not in prepared.symbols.comm.members:
         raise BadInput(f"NCCL {configuration.release} has no tuner plugins; valid: 2.19 and later")
     if configuration.plugin is not None and configuration.record_plugin and not prepared.simulates:
-        raise BadInput(f"NCCL {configuration.release} hands plugins no costs to record; valid: 2.22 and later")
+        raise BadInput(f"NCCL {configuration.release} gives plugins no costs to record; valid: 2.22 and later")
     return prepared
 
 
@@ -243,7 +243,9 @@ def _check(configuration: OracleConfiguration) -> None:
     ):
         raise BadInput(f"ranks {configuration.split_off.ranks} of {configuration.ranks}; valid: some of them")
     if configuration.plugin is not None and configuration.without_tuner:
-        raise BadInput(f"tuner plugin {configuration.plugin} without a tuner plugin; give one of both")
+        raise BadInput(
+            f"a tuner plugin, {configuration.plugin}, and no tuner plugin are both asked for; give one of both"
+        )
     if configuration.plugin is not None and not configuration.plugin.is_file():
         raise BadInput(f"tuner plugin {configuration.plugin} does not exist")
 

@@ -165,7 +165,7 @@ def _hosts_of_dump(kinds: list[Scenario], sizes: Sizes) -> tuple[list[Scenario],
     if not hosts:
         return kinds, sizes
     if sizes is not None:
-        raise BadInput(f"{kind.topology} is of a NVLink domain; valid: {option('nodes')}, which counts domains")
+        raise BadInput(f"{kind.topology} describes an NVLink domain; valid: {option('nodes')}, which counts domains")
     whole_domain = sum(count for _, count in hosts)
     if len(hosts) == 1:
         return [replace(kind, part_of_dump=0, nodes=kind.nodes * whole_domain)], whole_domain

@@ -361,8 +361,8 @@ OR_A_MACHINE = "; or {option:machine} NAME or {option:topology} FILE.xml for all
 
 
 def _given(given: "Description", shown: bool) -> LogAdditions:
-    """What the user adds about the run, in the form of the importer. Facts about nodes are included only if the log has
-    to describe the nodes."""
+    """The facts that the user adds about the run, in the form that the importer takes. Facts about nodes are included
+    only if the log has to describe the nodes."""
     nccl, gpu, graph_file = (given.get(key) for key in ("nccl", "gpu", "graphs"))
     caps = given.get("comp_cap")
     named = () if gpu is None or not shown else (gpus.load(str(gpu)).compute_capability,)

@@ -266,7 +266,7 @@ class ResolvedScenario:
 
     @cached_property
     def connected(self) -> "Connected":
-        """The channels of all ranks across nodes.
+        """The channels of all ranks, with their connections between nodes.
 
         BadInput for dumped graphs.
         """
@@ -451,7 +451,7 @@ class ResolvedScenario:
         return self._domains.setdefault(key, ResolvedDomain(alike))
 
     def _check_sharing(self) -> None:
-        """Raises BadInput if the search of one node cannot tell whether NVLS is off."""
+        """Raises BadInput if the search of one node does not show whether NVLS is off."""
         rule, placed = resolved.rules_for(self.release).nvls_if_shared, [kind.gpu_of_rank for kind in self.kinds]
         if rule is not None and rule(placed) != any(rule([gpus]) for gpus in placed):
             raise BadInput(

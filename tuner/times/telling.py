@@ -30,8 +30,8 @@ _TYPES = {DataType.float16: "half", DataType.float32: "float", DataType.float64:
 class TellingCall:
     """A call to measure, with a command line of nccl-tests for it, one process per GPU.
 
-    ``error_after``: the expected error of all calls after this call and the calls before it are measured, as the median
-    over calls, a share of the times.
+    ``error_after``: the error that is expected for all calls once this call and the calls before it in the list are
+    measured. It is a share of the times, as the median over calls.
     """
 
     call: Call = field(metadata=json_form(merged=True))

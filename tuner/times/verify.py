@@ -73,7 +73,8 @@ class EmulatedModel:
 
 
 def model_of(measurements: Measurements) -> EmulatedModel | None:
-    """The emulator for a file's header; None if the header describes no communicator that can be emulated."""
+    """The emulator for the communicator in a file's header; None if the header describes no communicator that can be
+    emulated."""
     header = measurements.header
     return None if header.scenario is None else EmulatedModel(Selection(scenario_of(header).communicator()))
 

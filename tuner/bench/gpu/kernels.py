@@ -2,8 +2,8 @@
 parameters.
 
 Every rank can compute the data of every other rank, so results are checked on the GPU where they are, all of them and
-without tolerance. The values are whole numbers so small that sums in any order are exact in the data type. Products are
-of ones and minus ones, or of ones and threes if the type wraps around.
+without tolerance. The values are whole numbers so small that sums in any order are exact in the data type. For
+products, the values are 1 and -1, or 1 and 3 if the type wraps around.
 """
 
 import struct

@@ -544,8 +544,8 @@ def _heads(connected: Connected) -> Iterator[tuple[int, ...]]:
 
 
 def rings_and_trees(view: Comm, nodes: Nodes) -> Across:
-    """The rings and trees of nodes of one kind, whose ranks share this view. ValueError if the nodes are of several
-    kinds."""
+    """The rings and trees of nodes of one kind, whose ranks share this view. ValueError if there are several kinds of
+    nodes."""
     if len(nodes.kinds) != 1:
         raise ValueError("nodes of several kinds")
     join, first = Join(view, nodes, 0), nodes.ranks_of[0][0]

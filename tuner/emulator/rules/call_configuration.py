@@ -139,7 +139,7 @@ def _tags(text: str) -> list[str]:
 
 
 def nothing_selected(request: Request) -> str:
-    """Text of the error if nothing that the call's selection names can run on this communicator."""
+    """The text of the error for a call whose selection names nothing that can run on this communicator."""
     text = request.configuration.alg_selection if request.configuration else None
     return (
         f"call config algSelection={text}: nothing of it can run {request.collective.name} here: the group ends with "

@@ -335,7 +335,7 @@ class ScheduledTask:
 
     @property
     def element_bytes(self) -> int:
-        """Size of the type that the device sees."""
+        """The size of an element of the type that the device sees."""
         return self.task.request.device_dtype.size_bytes
 
 
@@ -395,7 +395,7 @@ def _check(scheduled: ScheduledTask, chunk: int) -> None:
     algorithm, protocol = scheduled.task.algo_proto
     own = ("NCCL_NVLS_CHUNKSIZE", "NCCL_NVLSTREE_MAX_CHUNKSIZE") if algorithm in NVLS else ()
     raise BadInput(
-        f"{algorithm.name}/{protocol.name}: chunks of {chunk} bytes, by which NCCL cannot divide; valid: a larger "
+        f"{algorithm.name}/{protocol.name}: chunks of {chunk} bytes are too small; valid: a larger "
         f"{' or '.join((VARIABLES[protocol], *own))}"
     )
 
@@ -555,7 +555,7 @@ class ChunksOfAllRanges(ChannelWork):
         return int(ceil_div(part.count, chunks * elements) * steps * chunk_and_slice_steps(call)[0])
 
     def _last(self, scheduled: ScheduledTask, elements: int, part: ChannelPart) -> int:
-        """Size of the last chunk. Source: computeCollLastChunkInfo, src/enqueue.cc, v2.21.5-1."""
+        """The size of the last chunk of a channel. Source: computeCollLastChunkInfo, src/enqueue.cc, v2.21.5-1."""
         call = scheduled.call
         chunks = loops_of(call, scheduled.heads)[1]
         shortened = (Algorithm.Ring, Algorithm.NVLS, Algorithm.NVLSTree, Algorithm.CollNetDirect)

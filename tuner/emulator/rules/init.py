@@ -1,6 +1,8 @@
-"""What NCCL's init decides: channel counts, and which hosts are one node; the release table names the rules.
+"""What NCCL decides at init: the numbers of channels, and which hosts are one node. The release's table names the
+rules.
 
-A NVLink domain is the GPUs of one clique on one NVLink fabric; NVML tells each rank both (multi-node NVLink, MNNVL).
+A NVLink domain is the GPUs of one clique on one NVLink fabric; NVML reports both to each rank (multi-node NVLink,
+MNNVL).
 """
 
 from collections.abc import Callable, Mapping, Sequence

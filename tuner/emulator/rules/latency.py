@@ -180,7 +180,7 @@ def two_per_node(point: ModelPoint) -> int:
 
 
 def _net_overhead_us(point: ModelPoint) -> Float:
-    """Cost to the CPU of posting to the network, us; Simple posts three times."""
+    """The time that the CPU needs to post to the network, us; Simple posts three times."""
     if point.nodes == 1:
         return f32(0)
     requested_ns = point.environment.number("NCCL_NET_OVERHEAD", -2)

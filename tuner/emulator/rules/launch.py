@@ -211,7 +211,8 @@ class LaunchRule(Variant, ABC):
         return bound, block_threads(call, tables, nbytes, named)
 
     def looks_at(self, communicator: Comm) -> Hashable:
-        """What of a communicator counts for this rule alone: of most rules nothing."""
+        """What this rule depends on in a communicator, in addition to what all rules depend on; most rules depend on
+        nothing more."""
         return None
 
     @abstractmethod

@@ -170,7 +170,7 @@ def few_nvls_channels_by_heads(call: RuleCall, tables: Tables, bound: IntArray) 
 def cap_17_to_24_channels_at_16(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
     """17 to 24 channels become 16 if the GPUs of one node read each other's buffers.
 
-    BadInput if no topology tells.
+    BadInput if there is no topology that shows it.
     """
     capped = (bound > 16) & (bound <= 24)
     if call.communicator.nodes > 1 or not capped.any() or not peers_take_buffers(call):
@@ -287,7 +287,8 @@ def _within(communicator: Comm, channels: int) -> int:
 
 
 def peers_take_buffers(call: RuleCall) -> bool:
-    """Whether GPUs of a rank's node read and write each other's buffers. BadInput if no topology tells."""
+    """Whether GPUs of a rank's node read and write each other's buffers. BadInput if there is no topology that
+    shows it."""
     communicator, peers = call.communicator, call.communicator.release.registration.peers
     if peers == "never" or communicator.local_ranks == 1 or call.protocol is not Protocol.Simple:
         return False

@@ -114,7 +114,7 @@ def requested_blocks(communicator: Comm) -> int | None:
 def gin_is_offered(communicator: Comm) -> bool:
     """Whether the network offers transfers that GPUs start (GIN), of whatever type.
 
-    BadInput if neither NCCL_GIN_TYPE nor the network's adapters tell.
+    BadInput if neither NCCL_GIN_TYPE nor the network's adapters show it.
     """
     kind = communicator.environment.number(GIN, UNSET)
     if kind not in (UNSET, NO_GIN, GDAKI) or (kind == UNSET and communicator.offers_gin is None):

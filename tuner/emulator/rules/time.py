@@ -289,5 +289,5 @@ def last_fastest(times: Iterator[FloatArray], communicator: Comm) -> tuple[NDArr
 def _fast_enough(best_us: FloatArray, communicator: Comm) -> FloatArray:
     slowest = communicator.release.limits.max_time_us
     if (best_us >= np.float32(slowest)).any():
-        raise NoAlgorithm(f"NCCL takes no time of {slowest:g} us or more, and every candidate is that slow")
+        raise NoAlgorithm(f"NCCL picks nothing that takes {slowest:g} us or more, and every candidate is that slow")
     return best_us

@@ -225,7 +225,7 @@ def _check_claimed(work: Work, across: Across) -> None:
 
 
 def _shape(work: Work, share: ChannelShare, across: Across) -> tuple[object, ...]:
-    """Key of the orders of a channel: channels of the same ring or tree have the same key."""
+    """A key for a channel's orders of addition; channels with the same ring or tree have the same key."""
     if work.algorithm is Algorithm.Tree:
         tree = across.trees[share.channel]
         return tree.parents, tree.children
@@ -291,7 +291,7 @@ def _merged(whole: int, dtype: DataType, terms: Sequence[Term], ranges: tuple[In
 
 @dataclass(frozen=True, slots=True)
 class OrderDifference:
-    """The first element that is added in two ways: its offset in each of two calls, and both orders."""
+    """The first element that two calls add in different orders: its offset in each call, and both orders."""
 
     calls: tuple[int, int]  # places among the calls that were compared
     offsets: tuple[int, int]  # elements

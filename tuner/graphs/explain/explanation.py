@@ -369,7 +369,7 @@ def _of_disk(key: str) -> dict[str, Found]:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Key of a search; requests with equal texts are the same."""
+    """The key of a search. Requests with equal texts have the same key."""
 
     text: str
     nccl: str

@@ -149,7 +149,8 @@ STEMS = (
 
 
 def may_tell(text: str) -> bool:
-    """Whether a line contains one of these stems. A line without any of them cannot report an ending."""
+    """Whether a line contains a part of a word that reports of endings contain. A line without any of them cannot
+    report an ending."""
     for stem in STEMS:  # noqa: SIM110 - any() takes twice as long, and this is called for every line of a log
         if stem in text:
             return True

@@ -587,7 +587,8 @@ def _mostly_known(judged: Sequence[JudgedCurve]) -> bool:
 
 
 def _missing(collectives: Sequence[JudgedCurve]) -> Iterator[str]:
-    """What would let the sizes be judged: without ``collectives`` no calibration, which says nothing of sends."""
+    """What the user could add so that sizes can be judged. Without ``collectives`` a calibration is not among it,
+    because calibrations have no times of sends."""
     if collectives:
         yield _OWN_CALIBRATION
     yield _HEALTHY_RUN
@@ -725,7 +726,8 @@ def _wanted(rows: Sequence[SampleBlock], given: Given, skipped: Counter[str]) ->
 
 
 def _least_us(file: ResultFile, curve: Curve, expectation: Expectation) -> Array:
-    """Times per size, us, below which a row cannot be true: what the links alone need, less a margin."""
+    """For each size, the time in us below which a row cannot be true: the time that the links alone need, less a
+    margin."""
     own = expectation.scenario.resolve().own
     rows = {row.line: row for row in file.table.blocks}
     return np.array([plausible.fastest_us(rows[lines[0]], own.topology, own.trays) for lines in curve.lines])

@@ -44,7 +44,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class CurveKind:
-    """What the rows of a curve have in common. ``sockets``: whether they used TCP sockets between nodes."""
+    """The properties that all rows of a curve share. ``sockets``: whether they used TCP sockets between nodes."""
 
     shape: ConfiguredShape
     request: Request | Exchange
@@ -54,7 +54,8 @@ class CurveKind:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Times of one kind of call, one element per size, by ascending size; medians if a size was measured several times.
+    """The times of one kind of call, one element per size, in ascending order of sizes. If a size was measured several
+    times, its time is the median.
 
     ``bytes`` is NCCL's nBytes, ``lines`` has the rows' lines in ``file``. ``worst``: the longest time of each size,
     None if none was measured more than once.

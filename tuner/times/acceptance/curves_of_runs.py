@@ -88,7 +88,7 @@ def _one_run(table: Measurements) -> Measurements:
 
 
 def gpu_word(gpu: str) -> str:
-    """The first word of a GPU's name that tells its model: ``H100`` of ``NVIDIA H100 80GB HBM3``."""
+    """The word of a GPU's name that names its model: ``H100`` in ``NVIDIA H100 80GB HBM3``."""
     words = gpu.split(",")[0].replace("NVIDIA ", "").split()
     return " ".join(words[:3]) if words[:1] == ["RTX"] else words[0].partition("-")[0] if words else ""
 

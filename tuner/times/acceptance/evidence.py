@@ -15,7 +15,7 @@ MOST_BYTES = 64 << 20  # most bytes of a log that are read; connections are made
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What NCCL's log shows about a run; None or empty where the log shows nothing.
+    """What NCCL's log shows about a run; A field is None or empty if the log does not show it.
 
     ``networks``: the transports between nodes, as NCCL's connection lines name them: ``IB``, ``Socket``, or a plugin's
     name. ``gpudirect``: whether all connections between nodes use GPUDirect RDMA. ``adapters``: how many of a node's

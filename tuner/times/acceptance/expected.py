@@ -90,7 +90,8 @@ ALONE = 4.0  # a single size fails by itself if it takes this many times the ban
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """What is expected, one element per size: time in us, half its 90 % interval as a natural logarithm, NCCL's pick.
+    """The expected results, one element per size: the time in us, half of its 90 % interval as a natural logarithm, and
+    NCCL's pick.
 
     ``picks`` is None for AllToAll and SendRecv, for which NCCL picks nothing. ``measured`` is True if public runs
     decide or the calibration has times of the pick's algorithm and protocol, and False for NCCL's model. ``whose``:
@@ -257,8 +258,8 @@ class Expectation:
         return ComparedCurve(machine, domains, gpus, kind.request.collective.name, forced, sizes, model_us)
 
     def _by_public_runs(self, kind: CurveKind, sizes: SizeArray, modelled: Expected | None) -> Expected | None:
-        """Times of public runs at sizes with enough runs, else the modelled times; within a node modelled times come
-        first.
+        """The times of public runs at sizes for which there are enough runs, and modelled times at the others. Within a
+        node, modelled times take precedence.
         """
         compared = self.compared(kind, sizes)
         kept = public_runs.matching(compared, public_runs.own(), ClassNearness.same_class)
@@ -277,8 +278,8 @@ class Expectation:
         return tuple(each for each in every if each.table not in self.judged_tables) if self.judged_tables else every
 
     def _modelled(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
-        """Times per size by a calibration, or else by NCCL's model with its known error; the same in place and out of
-        place.
+        """The times per size according to a calibration, or else to NCCL's model with its known error. They are the
+        same in place and out of place.
         """
         key = kind.shape, kind.request, sizes.tobytes(), fault
         if key not in self._by_model:
@@ -482,7 +483,8 @@ def nothing(count: int) -> Expected:
 
 
 def _links_us(request: Exchange, sizes: SizeArray, nodes: int, gpus: int, machine: MachineClass) -> Array:
-    """Times per size that the links alone need for sends and receives (AllToAll, or a ring of SendRecv), us."""
+    """For each size, the time in us that the links alone need for sends and receives (AllToAll, or a ring of
+    SendRecv)."""
     nbytes = sizes.astype(np.float64)
     ranks = nodes * gpus
     all_to_all = request.collective is CostOperation.AllToAll

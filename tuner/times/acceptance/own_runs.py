@@ -43,7 +43,7 @@ def keep(name: str, table: Measurements, scenario: Scenario, files: Sequence[Pat
     if not _NAME.fullmatch(name):
         raise BadInput(f"{name!r}: valid: a name of letters, digits, '.', '_' and '-'")
     if name in (*names(), *measured.names()):
-        raise BadInput(f"there is a run {name!r} already; forget it first, or take another name")
+        raise BadInput(f"there is a run {name!r} already; forget it first, or use another name")
     found = accept(list(files), AcceptOptions(scenario, Given(nodes=None)))
     if found.verdict is RunVerdict.fails:
         raise BadInput(f"{name}: a run that fails is not kept as a healthy one; 'nccl-tuner accept' says why")

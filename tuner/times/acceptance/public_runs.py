@@ -98,8 +98,8 @@ class MachineClass:
 
 @dataclass(frozen=True, slots=True)
 class PublicCurve:
-    """Times of one kind of call in one run: ``time_us`` measured, ``model_us`` what the links allow, one element per
-    size.
+    """The times of one kind of call in one run, one element per size: ``time_us`` as measured, and ``model_us``, the
+    time that the links allow.
 
     ``nodes`` counts NVLink domains if there are any, ``gpus_per_node`` the GPUs of each. ``forced``: algorithm and
     protocol, as in ``Ring/Simple``, empty if NCCL chose. ``gpu`` is a text for the reader. ``adapters`` (how many a
@@ -373,8 +373,9 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits 
 
 def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -> tuple[Array, np.ndarray, np.ndarray]:
     """Three arrays with one element per size: the median over sites, the number of runs and the number of sites. The
-    medians are of the logarithms of the times in us or, without ``times``, of the times over what the links allow. They
-    are NaN if fewer than three runs, and none of the user's own, have the size. ``sizes``: bytes.
+    medians are taken of the logarithms of the times in us or, without ``times``, of the logarithms of the times divided
+    by what the links allow. They are NaN if fewer than three runs, and none of the user's own, have the size.
+    ``sizes``: bytes.
     """
     found, number, sites = np.full(len(sizes), np.nan), np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
     if len({each.name for each in those}) < LEAST_RUNS and not any(each.own for each in those):
@@ -464,7 +465,7 @@ def ranked(curve: ComparedCurve, time_us: Array, curves: Sequence[PublicCurve]) 
 
 
 def _adapters(those: Iterable[PublicCurve], machine: MachineClass) -> str:
-    """Text about the adapters of a node: how many and how fast if all runs agree, else the rate of all adapters
+    """A text about the adapters of a node: their number and speed if all runs agree, else the rate of all adapters
     together.
     """
     if not machine.node_gbs:

@@ -30,9 +30,9 @@ class LossShape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CurveLoss:
-    """A loss of a curve: its shape, the slow sizes in bytes, and how much longer than expected they take. ``factor`` is
-    the median over slow sizes from 256 MiB on, or if there are none, the factor of the largest slow size. ``most`` is
-    the highest factor.
+    """The loss that a curve shows: its shape, the slow sizes in bytes, and the factors by which they take longer than
+    expected. ``factor`` is the median over slow sizes from 256 MiB on, or if there are none, the factor of the largest
+    slow size. ``most`` is the highest factor.
     """
 
     shape: LossShape

@@ -295,7 +295,7 @@ def read_table(path: Path, given: Given) -> Measurements:
     """Reads a shipped table by its name, or a file in any format of measured times; ``given`` adds what it does not
     say.
 
-    BadMeasurement if the file is of another kind or contradicts ``given``.
+    BadMeasurement if the file is not one of measured times, or contradicts ``given``.
     """
     return (
         measured_tables.load(str(path))

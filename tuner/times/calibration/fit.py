@@ -1,4 +1,4 @@
-"""Fits constants of NCCL's model to measured times, and tells how well the fitted model explains them."""
+"""Fits constants of NCCL's model to measured times, and measures how well the fitted model explains these times."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
@@ -34,8 +34,8 @@ class Known:
 def identify(jacobian: Matrix, after: Sequence[int], before: Collection[int] = ()) -> Known:
     """Chooses the constants that the calls determine, from the ``jacobian``, numbers indexed by [call][constant].
 
-    The Jacobian is of the logarithms of times, in units of their deviations. Constants with a smaller ``after`` are
-    chosen first.
+    The Jacobian has the derivatives of the logarithms of times, in units of their deviations. Constants with a smaller
+    ``after`` are chosen first.
 
     The best determined constant comes first, then the constant that is best determined given the first, as in a QR
     decomposition with pivoting. The norm of a column without its parts along earlier columns is one over the constant's
@@ -413,7 +413,7 @@ def _residuals(observations: Observations, forward: Forward, values: Mapping[Con
 
 
 def _errors(residuals: Sequence[Residual]) -> tuple[Error, ...]:
-    """Errors for each combination, then over all calls."""
+    """The errors for each combination, then those over all calls."""
     measured, nccl_us, fitted_us = np.array([(one.measured_us, one.nccl_us, one.fitted_us) for one in residuals]).T
     names, held_out = np.array([one.combination for one in residuals]), np.array([one.held_out for one in residuals])
     off = [100 * np.abs(times_us / measured - 1) for times_us in (nccl_us, fitted_us)]

@@ -234,7 +234,8 @@ def of_error(error: float) -> Class:
 
 
 def of_efficiency(efficiency: float, latency_share: float) -> Class:
-    """The class for a share of the ideal busbw, and the share of the predicted time that is latency.
+    """The class of a measured efficiency, which is a share of the ideal busbw; ``latency_share`` is the share of the
+    predicted time that is latency.
 
     If the time is mostly latency, the size cannot reach the bandwidth, and the class says so.
     """

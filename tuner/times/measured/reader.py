@@ -306,7 +306,7 @@ def _check_values(row: SampleBlock) -> None:
     if row.ranks < 2:
         raise BadInput(f"{row.ranks} GPU in all; a collective needs 2")
     if row.point.bytes % row.point.dtype.size_bytes:
-        raise BadInput(f"{row.point.bytes} bytes: {row.point.name} of {row.point.dtype.name} takes whole elements")
+        raise BadInput(f"{row.point.bytes} bytes: {row.point.name} of {row.point.dtype.name} needs whole elements")
 
 
 def not_whole(row: SampleBlock) -> str | None:

@@ -308,7 +308,7 @@ class Form:
         return p["nvls_start_us"] + levels_us + data_us + self._nvls_rounds_us(calls)
 
     def _nvls_rounds_us(self, calls: Features) -> Numbers:
-        """Cost of the rounds of chunks; with more than eight heads rounds do not get larger."""
+        """The time of the rounds of chunks. With more than eight heads, rounds do not get larger."""
         chunks = calls.channels * least(calls.heads, NVLS_HEADS) * nvls_chunk_bytes(calls)
         times_us: Numbers = self.parameters["nvls_round_us"] * calls.bytes / chunks
         return times_us

@@ -9,7 +9,8 @@ own in units of the scatter: the 90 % quantile of the errors that were seen when
 fit accuracy``). For most (``BEYOND``) the error does not depend on the scatter: their factor is half the interval
 itself.
 
-Shapes: logarithms (numbers) are [call], or of a curve [octave of bytes]; times are in us.
+Shapes: arrays of logarithms have one element per call, [call], or for a curve one per octave of sizes, [octave of
+bytes]. Times are in us.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

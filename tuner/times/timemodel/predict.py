@@ -53,7 +53,8 @@ class CalibratedTimes(Framed):
     extrapolations: tuple[str, ...] = ("",)
 
     def why(self, at: int) -> str:
-        """Text that says over what call ``at`` is extrapolated; empty inside of what was measured."""
+        """A text that says why the time of call ``at`` is an extrapolation; empty if the call is within what was
+        measured."""
         return self.extrapolations[int(self.extrapolated[at])]
 
     def columns(self) -> dict[str, Column]:
@@ -80,7 +81,7 @@ def joined_times(parts: Sequence[tuple[NDArray[np.intp], CalibratedTimes]], leng
 def times_at(
     calibration: Calibration, calls: Features, place: Place, *, same_machine: bool, adapters_gbs: float = 0.0
 ) -> CalibratedTimes:
-    """Times of calls of one collective, algorithm and protocol at ``place`` by a calibration.
+    """The times that a calibration predicts for calls of one collective, algorithm and protocol at ``place``.
 
     ``adapters_gbs``: bandwidth of all adapters of a node together; 0 if not known.
     """
@@ -340,8 +341,7 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
     alike = calibrations.of_generation(generation)
     if not alike:
         raise BadInput(
-            f"no calibration for {generation.capitalize()} GPUs; valid: "
-            f"{option('calibration')} with a file of one's own"
+            f"no calibration for {generation.capitalize()} GPUs; valid: {option('calibration')} with a file of your own"
         )
 
     # A site's calibration answers if it is named, or if the machine of the catalogue is that site.

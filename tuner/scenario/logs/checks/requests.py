@@ -141,7 +141,7 @@ def nvls(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def plugins(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds plugins that were named but not found, or that are of another kind."""
+    """Finds plugins that were named but not found, or that are not of the requested kind."""
     log = shown.reading.log
     files = {"TUNER": log.tuner_file}
     for kind, variable in PLUGINS.items():

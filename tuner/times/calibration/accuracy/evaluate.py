@@ -1,4 +1,4 @@
-"""Runs the frozen splits: fits to the rows that are kept and tells how well the held-out rows are predicted.
+"""Runs the frozen splits: fits to the rows that are kept and measures how well the fit predicts the held-out rows.
 
 Shapes: times are arrays in us with one element per call, [call].
 """
@@ -309,7 +309,7 @@ def of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
 
 
 def predicted_times(calibration: Calibration, test: MeasuredCalls, *, same_machine: bool) -> CalibratedTimes:
-    """Times that a calibration predicts, one per row, with the start of its first way of launching."""
+    """The times that a calibration predicts, one per row, with the start time of its first way of launching."""
     calls = test.measured.calls
     of_places: dict[Place, list[int]] = defaultdict(list)
     for at, place in enumerate(test.places()):

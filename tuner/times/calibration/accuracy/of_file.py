@@ -1,4 +1,4 @@
-"""Errors of calibrated times on a file of measured times."""
+"""Measures the errors of calibrated times on a file of measured times."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -28,7 +28,7 @@ from tuner.times.timemodel.predict import CalibratedTimes, CalibrationChoice, ch
 class Accuracy:
     """Mean absolute errors as shares (|predicted / measured - 1|), and the share of times within the 90 % intervals.
 
-    Means are over ``rows`` rows. ``half_width_90``: mean of half an interval as a share of the time.
+    Means are over ``rows`` rows. ``half_width_90`` is the mean of half the 90 % interval, as a share of the time.
     ``nccl_model_error`` is the error of NCCL's own prediction. ``extrapolated`` counts the rows that the calibration
     has to extrapolate for.
     """
@@ -199,7 +199,7 @@ def _chosen(table: Measurements, rows: Sequence[SampleBlock], site: Site, calibr
 
 
 def _of_exchanges(rows: MeasuredExchanges | None, chosen: CalibrationChoice) -> Accuracy | None:
-    """Errors of AllToAll; None if the file or the calibration has no AllToAll."""
+    """The errors of the times of AllToAll; None if the file or the calibration has no AllToAll."""
     if rows is None or chosen.calibration.exchange is None:
         return None
     said = exchange_times(chosen.calibration, rows.calls, same_machine=chosen.same_machine)

@@ -97,7 +97,7 @@ def shipped(name: str) -> MeasuredCalls:
 
 
 def matching(calls: MeasuredCalls, conditions: Mapping[str, Sequence[Any]]) -> Rows:
-    """Mask of the rows that meet all conditions, an array [row]."""
+    """The rows that meet all conditions, as a mask [row]."""
     kept = np.ones(len(calls), np.bool_)
     for name, values in conditions.items():
         kept &= _matching(calls, name, values)
