@@ -189,7 +189,7 @@ def test_what_has_no_price_is_counted_and_named(tmp_path: Path) -> None:
         count([found(tmp_path / "x", "collective,bytes,ranks,nodes\nreduce,8,8,2\nreduce,8,4,4\n")], WANTED)
     with pytest.raises(BadInput, match="communicator= 'c': valid: a, tp, dp, b"):
         count([found(tmp_path / "x", text)], replace(WANTED, communicators=("c",)))
-    with pytest.raises(BadInput, match="no calls to price; 1 x send: NCCL has no"):
+    with pytest.raises(BadInput, match="there are no calls to price: 1 x send: NCCL has no"):
         count([found(tmp_path / "x", "send,8\n")], WANTED)
 
 
