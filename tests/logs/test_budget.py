@@ -123,7 +123,7 @@ def test_counts_become_nbytes_by_the_collective_and_its_ranks(tmp_path: Path) ->
         ("collective,bytes,calls\nallreduce,8\n", "x:2: 2 cells in 3 columns (collective, bytes, calls)"),
         ("collective,bytes,weigth\nallreduce,8,1\n", "x:1: unknown column 'weigth'; valid: collective, bytes,"),
         ("collective,bytes,bytes\nallreduce,8,1\n", "x:1: column 'bytes' occurs twice"),
-        ("collective,calls\nallreduce,8\n", "x:1: no size; valid: bytes, bytes_per_rank, count"),
+        ("collective,calls\nallreduce,8\n", "x:1: the size is missing; valid: bytes, bytes_per_rank, count"),
         ("collective,count\nallreduce,8\n", "x:2: a count of elements needs a dtype"),
         ("collective,count,dtype\nallreduce,8,bf17\n", "x:2: unknown type 'bf17'; valid: int8"),
         ("collective,count,dtype\nallreduce,1.5,int8\n", "x:2: count '1.5'; valid: a whole number"),

@@ -104,8 +104,7 @@ class PickChange:
     ``ratio_to`` are the same at both ends. ``ratio_by_before`` and ``ratio_by_after`` do not mix the models: each is
     the new pick's time over the old pick's, both by one side's model; None if that side cannot run the other's pick.
     All ratios are None if one of the picks bypasses the algorithms, or is run by copy engines: NCCL never compares the
-    time of a symmetric kernel with that of an algorithm. ``calibrated`` are calibrated times, where they were asked
-    for.
+    time of a symmetric kernel with that of an algorithm. ``calibrated`` are calibrated times, if they were asked for.
     """
 
     collective: str
@@ -287,7 +286,7 @@ class CalibratedSides:
         return [replace(each, calibrated=times) for each, times in zip(changes, of_both, strict=True)]
 
     def sizes(self, request: Request, ones: "Sequence[AtSize]") -> "list[AtSize]":
-        """Adds calibrated times to the sizes."""
+        """Adds calibrated times to both picks at each size."""
         sizes = [each.bytes for each in ones]
         of_both = self._of(request, sizes, [each.before for each in ones], [each.after for each in ones])
         return [replace(each, calibrated=times) for each, times in zip(ones, of_both, strict=True)]

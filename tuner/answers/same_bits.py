@@ -156,8 +156,8 @@ def _helping(question: SameBitsQuery, scenarios: Sequence[Scenario]) -> Iterator
 
 
 def _spellings(collective: Collective, algorithm: Algorithm) -> tuple[str, ...]:
-    """Values of NCCL_ALGO: for one collective only (from 2.24 on), for one with the others named as well (from 2.31
-    on), for all collectives.
+    """Values of NCCL_ALGO that force an algorithm: for one collective (from 2.24 on), for one collective while naming
+    the others as well (from 2.31 on), and for all collectives.
     """
     own = f"{collective.name}:{algorithm.name}".lower()
     return own, f"ring,tree;{own}", algorithm.name

@@ -263,7 +263,7 @@ class StepCalls:
             yield self._gather(FROM_PARTS, self.padded(each.rows) * self.row_bytes, layers, tp)
 
     def _of_group(self, of: str, each: Pass, layers: int, sums: bool) -> WantedCall:
-        """The collective for sums over a group of which each rank needs only its part of the result."""
+        """The collective that sums over a group if each rank only needs its part of the result."""
         rows = self.padded(each.rows)
         if sums:
             return self._reduce(of, rows, layers, self.model.tp)

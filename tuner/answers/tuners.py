@@ -130,7 +130,7 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
             kept.pop(PLUGIN_VARIABLE, None)  # it is known what it leads to
     else:
         if len(products) > 1 and text != NONE:
-            raise BadInput(f"tuner {text}: not emulated where nodes are different products; valid: {NONE}")
+            raise BadInput(f"tuner {text}: not emulated if nodes are different products; valid: {NONE}")
         tuner = named(text, scenario.machine, environment, nccl)
     if own and not isinstance(getattr(tuner, "following", tuner), AwsTuner):
         says = f"{', '.join(own)}: only the tuner {aws_release.NAME} reads it; name that tuner, or remove it"
@@ -167,7 +167,7 @@ def notes(scenario: Scenario) -> Iterator[str]:
         yield f"{tuner.title} leaves every choice to NCCL here: {reason}"
     set_ = [f"{name}={value}" for name, value in tuner.settings.items() if name not in (scenario.environment or {})]
     if set_:
-        yield f"{tuner.title} sets {', '.join(set_)}, as its network plugin does where they are not set"
+        yield f"{tuner.title} sets {', '.join(set_)}, as its network plugin does if they are not set"
 
 
 @dataclass(frozen=True, slots=True)

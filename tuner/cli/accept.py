@@ -162,7 +162,7 @@ def _judged(
     calibration: str | None,
     like: Path | None,
 ) -> Acceptance:
-    """The verdict on files, with the errors of :func:`accept.accept`; BadInput where their machine is not known."""
+    """The verdict on files, with the errors of :func:`accept.accept`; BadInput if their machine is not known."""
     if files and not communicator.says_where:
         communicator = communicator.but(machine=_only_machine(files[0]))
     nccl = communicator["nccl"]

@@ -560,7 +560,7 @@ def _row(one: GroupBudget, whole_us: float) -> tuple[object, ...]:
 @arm_option
 @options.time_options("both")
 @options.flag("--overlap", "Show how many SMs calls take away from computation: one for each channel of the pick.")
-@options.flag("--exact", f"A row for every size, even where there are more than {MOST_ROWS}.")
+@options.flag("--exact", f"Show a row for every size, even if there are more than {MOST_ROWS}.")
 @export_options
 @options.json_option
 def command(

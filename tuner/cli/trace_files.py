@@ -21,15 +21,15 @@ def communicators_options(verb: str) -> Callable[[F], F]:
         function,
         option(
             "--ranks",
-            f"{verb} only calls of communicators with this many ranks, or of one of these ranks of the described "
-            "one, such as 0-7:2. [default: all ranks of the one described]",
+            f"{verb} only calls of communicators with this number of ranks, or of the communicator of these ranks, "
+            "such as 0-7:2. [default: all ranks of the described communicator]",
             type=Parsed("ranks", _ranks_or_count),
             metavar="COUNT|RANGES",
         ),
         option(
             "--communicator",
             "communicators",
-            f"{verb} calls of this communicator, by the FILE's name for it; repeatable.",
+            f"{verb} only calls of the communicator that FILE calls by this name; repeatable.",
             multiple=True,
             metavar="NAME",
         ),

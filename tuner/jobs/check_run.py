@@ -73,7 +73,7 @@ class NotCompared:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRun:
-    """Result for all calls of which the files say what was executed: how many agree, which differ, and which were not
+    """Result for all calls whose files say what was executed: how many agree, which differ, and which were not
     compared.
 
     ``says``: for how many of the compared calls the files say the algorithm, the protocol, the channels and the

@@ -335,8 +335,8 @@ WHOSE = {
 
 
 def left_out_sites(classes: Sequence[ClassAccuracy]) -> NotebookFigure:
-    """Draws errors by class of GPUs and by number of given rows, over all sizes and from 16 MiB on, and how often
-    intervals hold.
+    """Draws the model's errors by class of GPUs and by how many rows of the site it was given, over all sizes and from
+    16 MiB on, and how often its intervals hold.
     """
     canvas = NotebookFigure(figsize=(11, 8), layout="constrained")
     panels = canvas.subplots(3, 1, sharex=True)

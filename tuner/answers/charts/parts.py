@@ -225,8 +225,8 @@ PICK: Look = {"color": "#000000", "alpha": 0.22, "linewidth": 7, "solid_capstyle
 
 
 def style(algo_proto: AlgoProto) -> Look:
-    """The look of a line; light colours have a dark outline, to be seen on white paper. Markers of LL are empty, of
-    LL128 half filled.
+    """The look of a line; light colours have a dark outline, to be seen on white paper. Lines of LL have empty markers,
+    those of LL128 half-filled ones.
     """
     algorithm, protocol = algo_proto
     light = palette.INKS[algorithm] == "#000000"

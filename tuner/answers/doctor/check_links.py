@@ -49,7 +49,7 @@ def check_links(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "link-slow",
             severity,
-            f"{listed(names)}: PCIe {have}, where {usual} {_in_words(expected)}",
+            f"{listed(names)}: PCIe {have}, but {usual} {_in_words(expected)}",
             tuple(names),
             "compare LnkSta with LnkCap in lspci -vv: if the link trained down, reseat its card; the slot "
             "itself may be slower",
@@ -218,7 +218,7 @@ def _speeds(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "adapter-speed",
             severity,
-            f"{listed(names)}: {state}, where {gbps:g} Gb/s is usual for such adapters",
+            f"{listed(names)}: {state}, but {gbps:g} Gb/s is usual for such adapters",
             tuple(names),
             "look with ibstat or ethtool for a link that is down or trained down; if the file says no speed, "
             "NCCL asks its network",
@@ -346,8 +346,10 @@ def _count(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "adapters",
             severity,
-            f"adapters: {have}, and {node.like.name} has {there}",
+            f"the file has these adapters: {have}; {node.like.name} has {there}",
             (),
-            "ibdev2netdev: some may be down or not passed" if fewer else "NCCL_IB_HCA excludes those for storage",
+            "look at ibdev2netdev: some adapters may be down, or not passed to the container or virtual machine"
+            if fewer
+            else "exclude adapters for storage with NCCL_IB_HCA",
             unlike=unlike,
         )

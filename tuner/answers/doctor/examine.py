@@ -57,8 +57,8 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """Release, number of nodes, call and sizes (bytes) for which the cost of the faults is computed; that of each
-    single finding at the last size.
+    """Release, number of nodes, call and sizes (bytes) for which the cost of all faults is computed. The cost of each
+    single finding is computed at the last size.
     """
 
     nccl: str

@@ -20,8 +20,8 @@ NVIDIA = "10de"
 class KnownPart:
     """A kind of device: ``kind`` is gpu, adapter or switch.
 
-    ``pcie`` is generation and lanes, ``gbps`` the speed of a port, each None if not known. ``nvlinks`` counts the
-    NVLinks of a GPU in each form in which it is sold: with bridges and without.
+    ``pcie`` is the generation and the number of lanes, ``gbps`` the speed of a port; each is None if not known.
+    ``nvlinks`` counts the NVLinks of a GPU in each form in which it is sold: with bridges and without.
     """
 
     name: str
@@ -110,9 +110,9 @@ class TopologyFinding:
     """One finding: its ``kind``, its severity (``wrong``, ``unlike`` something, or a ``note``), a text, and its
     devices.
 
-    ``changes`` repair it, or make it like ``unlike``, written as for ``diff``; empty if only the machine itself can be
-    repaired. ``do`` says what to do on the machine. ``busbw_gbs_left`` is predicted at the last size that was asked
-    for, if everything except this finding is repaired.
+    ``changes``, written as for ``diff``, repair the fault or make the node like the machine ``unlike``; empty if only
+    the hardware itself can be repaired. ``do`` says what to do on the machine. ``busbw_gbs_left`` is predicted at the
+    last size that was asked for, if everything except this finding is repaired.
     """
 
     kind: str

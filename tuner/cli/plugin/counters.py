@@ -80,9 +80,11 @@ def _table(table: stats.TableStats) -> list[str]:
         f"that NCCL could not run"
     ]
     for row in table.rows:
-        lines.append(f"  line {row.line}: {row.decided} decided, {row.could_not_run} could not run")
+        lines.append(
+            f"  line {row.line}: decided {row.decided} calls; NCCL could not run it for {row.could_not_run} calls"
+        )
     for cost in table.costs:
-        lines.append(f"  line {cost.line}: {cost.calls} times given")
+        lines.append(f"  line {cost.line}: gave the times of {cost.calls} calls")
     for first, last in table.never_matched:
         lines.append(f"  line {first}: never matched" if first == last else f"  lines {first} to {last}: never matched")
     for left in table.undecided:

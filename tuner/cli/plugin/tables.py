@@ -292,8 +292,8 @@ def _counts(text: str) -> list[int]:
 def _interpolated(scenario: Scenario, wanted: _Wanted, counts: list[int]) -> tuple[Table, list[str]]:
     if wanted.form == "costs" or scenario.nodes != 1:
         raise BadInput(
-            "--interpolate already names the numbers of nodes, and only applies with --as decisions: remove --nodes "
-            "and --as costs"
+            "--interpolate already names the numbers of nodes, and only works with --as decisions: remove --nodes and "
+            "--as costs"
         )
     compiled = {count: _emulated(scenario.with_nodes(count), wanted) for count in counts}
     known = {

@@ -87,7 +87,7 @@ class _Loaded:
 
 
 class _Environment:
-    """One environment, as its files show it."""
+    """A Python environment and its packages, read from its files."""
 
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
         self.prefix, self.variables = folder, variables

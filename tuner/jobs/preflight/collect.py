@@ -595,7 +595,7 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="example: torchrun --nproc-per-node 8 preflight_collect.py /shared/preflight",
     )
     parser.add_argument("folder", metavar="DIR", help="a folder that all ranks share")
-    parser.add_argument("--library", metavar="FILE", help="the libnccl.so.2 that the job loads, where it is known")
+    parser.add_argument("--library", metavar="FILE", help="the libnccl.so.2 that the job loads, if it is known")
     given = parser.parse_args(arguments)
     try:
         print(written(given.folder, record(CollectedHost(os.environ), given.library)))

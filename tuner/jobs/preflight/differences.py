@@ -166,7 +166,7 @@ def described(facts: RankFacts, has_adapters: bool = True) -> dict[str, str]:
         INTERFACES: counted(
             "speed not known" if each.gbps is None else f"{each.gbps:g} Gb/s" for each in facts.sockets(variables)
         ),
-        RANKS_OF_HOST: "as many as GPUs" if facts.ranks_of_host is None else str(facts.ranks_of_host),
+        RANKS_OF_HOST: "one per GPU" if facts.ranks_of_host is None else str(facts.ranks_of_host),
         "driver": facts.driver or NOT_KNOWN,
         "container": facts.container or "none",
         **{name: NOT_SET if file is None else file.in_words for name, file in files.items()},

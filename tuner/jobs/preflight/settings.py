@@ -355,8 +355,9 @@ def refusal(collected: Collected, facts: RankFacts) -> str | None:
 
 
 def not_exploring(collected: Collected) -> list[str]:
-    """Differences between ranks because of which no rank explores, although a table asks for it; empty if there are
-    none."""
+    """Differences between ranks that keep all ranks from exploring, although a table asks for it; empty if there are
+    none.
+    """
     if any(lacks_table(collected, facts) for facts in collected.kinds):
         return []
     tables = [_table(collected, facts) for facts in collected.kinds]

@@ -45,8 +45,8 @@ class TracedCall:
 
     ``name`` is the file's name of it; ``collective`` is None if NCCL does not tune it. ``bytes`` is NCCL's nBytes; if
     the file only knows ranges of sizes, it is the smallest one, and ``to_bytes`` the largest. ``members`` are the job's
-    ranks in the communicator. ``kernels_us`` are measured durations, one for each call that has one. ``unusable`` says
-    why the call has no size.
+    ranks in the communicator. ``kernels_us`` are the measured durations of those calls for which the file has one.
+    ``unusable`` says why the call has no size.
     """
 
     name: str

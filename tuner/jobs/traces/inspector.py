@@ -103,7 +103,7 @@ def _notes(
             "counted"
         )
     if any(call.collective is not None for call in calls):
-        yield "the Inspector leaves out calls below NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES, 8192 where it is not set"
+        yield "the Inspector leaves out calls below NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES (8192 if it is not set)"
     if dropped:
         yield f"the Inspector dropped {number(dropped)} collectives, which are in no record"
     if cut:

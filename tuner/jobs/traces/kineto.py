@@ -1,8 +1,8 @@
 """Reads traces of PyTorch's profiler (Kineto, Chrome's JSON): each call of a process group, and its kernel's duration.
 
-A call is an event ``record_param_comms``, whose arguments torch/csrc/distributed/c10d/ParamCommsUtils.hpp and
-saveNcclMeta (torch/csrc/profiler/util.cpp) write; libkineto's output_json.cpp repeats them at the kernel, which has the
-call's "External id". Traces of graph replays only have kernels.
+A call is an event ``record_param_comms``; its arguments are written by torch/csrc/distributed/c10d/ParamCommsUtils.hpp
+and saveNcclMeta (torch/csrc/profiler/util.cpp). libkineto's output_json.cpp repeats them at the kernel, which has the
+same "External id" as the call. Traces of graph replays only have kernels.
 """
 
 import json

@@ -99,7 +99,7 @@ def _check_columns(place: str, names: list[str]) -> None:
     if twice := [name for name in names if names.count(name) > 1]:
         raise BadInput(f"{place}: column {twice[0]!r} occurs twice")
     if not set(_SIZES).intersection(names):
-        raise BadInput(f"{place}: no size; {one_of(_SIZES)}, where count needs dtype")
+        raise BadInput(f"{place}: the size is missing; {one_of(_SIZES)}, and count also needs dtype")
 
 
 def _call_list(file: str, kind: str, records: Iterable[tuple[str, dict[str, str], int]], ranks: int) -> CallList:

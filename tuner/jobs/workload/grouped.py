@@ -478,7 +478,7 @@ class _Places:
         if len(members) == 1:
             return f"of group {kind}, of one rank in this job"
         if call.ranks not in (None, len(members)):
-            return f"of {call.communicator}: {call.ranks} ranks, where group {kind} of the job has {len(members)}"
+            return f"of {call.communicator}: {call.ranks} ranks, but group {kind} of the job has {len(members)}"
         if call.ranks is None and by_ranks and call.bytes is not None:
             return (
                 f"of group {kind}: the size is that of one rank, and the file does not say how many ranks there are "

@@ -74,8 +74,8 @@ def prices(variant: BudgetVariant, entries: Sequence[Entry]) -> list[AnyPrice | 
     """The prices of the entries, in their order; picks are those that rank 0 computes.
 
     With a table, the time is the model's for what the table chooses, with NCCL's own channels. BadInput for buffers
-    that the release does not have, and with a table for a release without plugins; BadTable for a table that the plugin
-    refuses.
+    that the release does not have, and for a table if the release has no plugins. BadTable if the plugin refuses the
+    table.
     """
     selection = Selection(variant.scenario.communicator())
     priced: list[AnyPrice | Unpriced] = []
