@@ -86,7 +86,7 @@ def test_other_tuners_are_refused_with_what_is_known(name: str, says: str) -> No
 
 
 def test_its_own_variables_need_it() -> None:
-    with pytest.raises(BadInput, match="OFI_NCCL_TUNER_TYPE: only aws-ofi-nccl reads it"):
+    with pytest.raises(BadInput, match="OFI_NCCL_TUNER_TYPE: only the tuner aws-ofi-nccl reads it"):
         communicator("dgx-h100", nodes=4, env={"OFI_NCCL_TUNER_TYPE": "Model"})
     with pytest.raises(BadInput, match="OFI_NCCL_PROTOCOL: not emulated"):
         p5(env={"OFI_NCCL_PROTOCOL": "SENDRECV"})

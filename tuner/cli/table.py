@@ -83,7 +83,7 @@ def command(
             print_json(_records(tables, algorithms, described.fitted_constants), "cells")
         else:
             if described.fitted_constants is not None:
-                click.echo(f"with the fitted constants in {described.fitted_constants.file} instead of NCCL's own")
+                click.echo(f"with the fitted constants {described.fitted_constants.file} instead of NCCL's own")
             if described.standing is not None:
                 click.echo(f"NCCL {described.nccl}: {described.standing}")
             _print_lines(model.printed(made, tables), algorithms)

@@ -131,7 +131,7 @@ STYLES = {
 
 
 def classes(before: Choices, after: Choices) -> parts.Classes:
-    """The class of each cell, an index into ``STYLES`` [row][size]; where the pick changes, the class says how the
+    """The classes of the cells, numbers of ``STYLES`` [row][size]; where the pick changes, the class says how the
     times compare.
     """
     ratios = 1 + np.searchsorted(np.array(_BOUNDS, np.float32), ratio(before, after))
