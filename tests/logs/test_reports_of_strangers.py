@@ -755,6 +755,33 @@ def test_what_engines_and_stacks_report_of_other_processes(
     assert {name: first.facts[name] for name in facts} == facts
 
 
+RAY = "(raylet) A worker died or was killed while executing a task. Worker IP address: 10.1.0.9 Worker PID: {pid} End"
+
+
+@pytest.mark.parametrize(("pid", "code"), [(66, "diagnose.timeout"), (67, "ending.ray_worker_died")])
+def test_a_worker_of_ray_that_pytorchs_watchdog_ended_is_not_the_cause(tmp_path: Path, pid: int, code: str) -> None:
+    timeout = "(RayWorker pid=66) " + CAUGHT.format(rank=0)
+    assert of_text(tmp_path, RAY.format(pid=pid), timeout)[0].code == code
+
+
+def test_a_report_of_torchrun_whose_spaces_were_lost_has_its_rank(tmp_path: Path) -> None:
+    report = ["Root Cause (first observed failure):", "[0]:", "host : trainer-7", "rank : 3 (local_rank: 3)"]
+    first = of_text(tmp_path, *report, "exitcode : 1 (pid: 41)")[0]
+    assert (first.facts["rank"], first.facts["host"], first.facts["pid"]) == (3, "trainer-7", 41)
+
+
+def test_a_start_of_an_old_release_is_one_of_nccl(tmp_path: Path) -> None:
+    lines = ["node-4:45:73 [0] INFO Using internal Network IB", "node-5:19:14 [0] INFO NET/IB: [0] mlx4_0:1/IB"]
+    assert of_text(tmp_path, *lines)[0].code == "diagnose.ends_before_init"
+
+
+def test_spawned_processes_that_were_ended_are_not_the_cause(tmp_path: Path) -> None:
+    ended = "W0101 spawn.py:169] Terminating process 19 via signal SIGTERM"
+    assert of_text(tmp_path, ended, "Sending process 4 to x", "Process finished with exit code 3")[0].code == (
+        "ending.exit_code"
+    )
+
+
 def test_a_timeout_that_no_watchdog_caught_is_one(tmp_path: Path) -> None:
     line = (
         "RuntimeError: [Rank {rank}] Caught collective operation timeout: WorkNCCL(SeqNum=6, OpType=ALLREDUCE, Tensor"
@@ -830,6 +857,10 @@ def test_what_only_makes_a_job_slower_comes_after_what_ended_it(tmp_path: Path, 
         ("jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.",
          "cuda_out_of_memory", {}),
         ("RuntimeError: No CUDA GPUs are available", "cuda_no_device", {}),
+        ("[node-4:71:1] Caught signal 11 (Segmentation fault)", "segmentation_fault", {"host": "node-4", "pid": 71}),
+        ("/src/init.cu:9: non-zero status: 7 building transport map failed", "nvshmem_failed",
+         {"detail": "building transport map failed"}),
+        ("An MPI communication peer process has unexpectedly disconnected. *** Aborted at 7", "peer_lost", {}),
         ("               NVRM: fallen off the bus and is not responding to commands.", "gpu_lost", {}),
         ("RuntimeError: [Rank 4] Caught collective operation timeout: WorkNCCL(OpType=BROADCAST, Timeout(ms)=9) ran",
          "collective_timeout", {"rank": 4}),

@@ -144,6 +144,8 @@ STEMS = (
     "File \"", "broadcast block", "frame #", "[0x", " @ ", "sigquit", "No space", "quota", "in use", "open files",
     "EADDRINUSE", "slots", "listen on", "resolve", "execve", "ssh:", "publickey", "_STATUS_", "sigkill", "EXHAUSTED",
     "NVML", "NVIDIA driver", "is dead", "is stopped", "encountered", "Unable to", "ORTE", "PRTE", "fallen off",
+    "via signal", "non-zero",
+    "nvshmem", "disconnected",
     "NcclE", "DMAR:", "AMD-Vi", "ncclU", "ncclS", "ncclI", "ncclR",
 )  # fmt: skip
 

@@ -34,6 +34,7 @@ STRIPPED = expression(
     rb"comm 0x[0-9a-f]+ rank \d+ n[rR]anks (\d)|NET/(?:IB|Socket|Plugin) ?: (U|N)|(?m:^.{0,24}Channel \d+/\d+ :)( )"
     rb"|- Init (START|COMPLETE)|NVLS multicast (s)upport|Bootstrap ?: (Using) |Using (?:internal )?(network|Network) "
     rb"|\d{1,9} coll (channels), |Trees (\[)0\]|\] via (P2P|SHM|NET)/|NET : Using interface (\S)"
+    rb"|NET/IB: \[\d+\] \w+:(\d)/|Using NCCL (Low-latency) algorithm"
 )
 MOST_STRIPPED_BYTES = 1 << 20  # most bytes of a file that are searched for these lines
 TYPES = "float|half|double|bfloat16|u?int(?:8|32|64)|fp8_e[45]m[23]|f8e[45]m[23]"  # as nccl-tests prints them
@@ -43,7 +44,7 @@ KEPT = expression(
     rf"#\s+Rank\s+\d|#\s+size\s+count|#\s+out-of-place\s|^\s+\d+\s+\d+\s+(?:{TYPES}) "
     r"|[NR]CCL version (?:: )?\d|(?:Watchdog c|C)aught collective"
     r"|last enqueued (?:NCCL )?work|Last error:\s*$|NCCL DIAG \[|^NET/IB\w* ?: ?Got completion from peer"
-    r"|(?:^|\s)(?:host|rank)\s{2,}: \S|Root Cause \(first"
+    r"|(?:^|\s)(?:host|rank)\s{2,}: \S|^(?:host|rank) : \S|Root Cause \(first"
 )
 COMPLETION = expression(r"NET/IB\w* ?: ?Got completion from peer.*")
 # Lines of nccl-tests: its comments, the name of its program, and its rows.

@@ -58,7 +58,9 @@ _ERROR_INSIDE = expression(
     r"|log entry \(may be unrelated\) '(?P<entry>.+?)'\.?(?:;|\s|$)"  # XLA
 )
 _OF_CHILD = expression(r"exitcode|traceback : Signal")  # lines of torchrun's report
-_CHILD = expression(r"(?:^|\s)(host|rank)\s{2,}: (\S+)")  # torch/distributed/elastic/multiprocessing/errors
+_CHILD = expression(
+    r"(?:(?:^|\s)(host|rank)\s{2,}|^(host|rank) ): (\S+)"
+)  # torch/distributed/elastic/multiprocessing/errors
 _PROCESS_GROUP = expression(r"\[PG (?:ID )?(\S+)(?: PG GUID ([^\]]+))? Rank \d+\]")  # the GUID is the same on all ranks
 # src/graph/search.cc, ncclTopoPrintGraph; "speed" up to 2.17
 _PATTERN = expression(
@@ -460,9 +462,10 @@ class _Reader:
             self.warning(line)
 
     def child(self, line: PrintedLine, match: re.Match[str]) -> None:
-        if match[1] == "host":
+        what = match[1] or match[2]
+        if what == "host":
             self._child.clear()
-        self._child[match[1]] = match[2]
+        self._child[what] = match[3]
 
     def _of_child(self, ending: EndingLine) -> EndingLine:
         """The ending, with the rank and host that torchrun's report gives for it."""
@@ -826,7 +829,7 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("Last error:", LAST_ERROR, _Reader.last_error),
     ("Got completion from peer ", COMPLETION, _Reader.unprefixed_warning),
     ("retrying (", expression(r"returned .*, retrying \((\d+)/(\d+)\)"), _Reader.retried),
-    ("  : ", _CHILD, _Reader.child),
+    (" : ", _CHILD, _Reader.child),
     ("Root Cause (first", expression(r"Root Cause \(first observed failure\)"), _Reader.first_child),
     ("# ", _DEVICE, _Reader.device),
     ("#", _RESULTS, _Reader.results),

@@ -49,7 +49,9 @@ def ending(shown: ShownByLog) -> Iterator[Finding]:
     facts = _facts(_of_whom(first, others), log)
     of_others = (rank_of(each, log) for each in others)
     ranks = {rank for rank in of_others if rank is not None and rank != facts["rank"]}
-    follow = first.role in FOLLOWS or (bool(log.timed_out) and first.kind in BY_WATCHDOG)
+    timed_out = {each.pid for each in found if each.kind in OF_TIMEOUTS and each.pid is not None}
+    by_watchdog = first.kind in BY_WATCHDOG or (first.kind == "ray_worker_died" and first.pid in timed_out)
+    follow = first.role in FOLLOWS or (bool(log.timed_out) and by_watchdog)
     began = first.role in BEGINNINGS or first.kind == "killed"
     facts |= {"followers": sorted(ranks), "follows": follow, "began": began or None}
     yield Finding(f"ending.{first.kind}", Severity.FAULT, facts)
