@@ -1,4 +1,4 @@
-"""Evidence about one size: typical times, and which of their differences are beyond the noise.
+"""Evidence about one size: typical times, and the differences between them that exceed the noise.
 
 Within a round every combination is sampled once, so what a round has in common (clocks, drift) cancels in ratios. What
 is fixed within a process does not cancel: with three processes or more, the unit is the process and not the round.
@@ -117,7 +117,7 @@ class Evidence:
         return Samples(float(self.levels[index]), float(error), self._freedom * self._correlated[1])
 
     def band_us(self, column: Combination | None) -> tuple[float, float, float]:
-        """The typical time with its 95 % interval, which is the time itself if there are too few units."""
+        """The typical time with its 95 % interval; with too few units, both ends are the time itself."""
         index = self.columns.index(column)
         if self._freedom < 1:
             return (time_us := self.time_us(column), time_us, time_us)

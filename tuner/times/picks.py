@@ -1,4 +1,4 @@
-"""Judges NCCL's pick of a call against everything else that was measured for the call."""
+"""Compares NCCL's pick for a call with everything else that was measured for the call."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -16,7 +16,8 @@ Column = TypeVar("Column")
 
 
 class PickEvidence(Protocol[Column]):
-    """Times of one call by column, NCCL's own choice first; a level is the logarithm of a typical time in us."""
+    """The interface to the times of one call by column, NCCL's own choice first. A level is the logarithm of a typical
+    time in us."""
 
     @property
     def columns(self) -> Sequence[Column]:

@@ -32,7 +32,8 @@ _WITHOUT_COLLNET = "aws-ofi-nccl"  # a network plugin without CollNet
 
 
 class OfTrays(TypedDict):
-    """Numbers of NVLink domains (``nodes``), of trays per domain, and of GPUs per tray (``gpus_per_node``)."""
+    """The shape of a communicator on NVLink domains: the numbers of domains (``nodes``), of trays per domain, and of
+    GPUs per tray (``gpus_per_node``)."""
 
     nodes: int
     trays: int
@@ -208,7 +209,7 @@ def point_to_point_reason(collective: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _CallKind:
-    """A call without its size, on a communicator with these variables."""
+    """The kind of a call, without its size, on a communicator with certain variables."""
 
     nodes: int
     gpus_per_node: int

@@ -1,4 +1,4 @@
-"""Summarises measurements: one result for everything that was requested at each point."""
+"""Summarises measurements: for each call, one result for every request."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
@@ -177,7 +177,7 @@ def results(blocks: Iterable[SampleBlock]) -> list[Result]:
 
 
 def noises(tasks: Mapping[Task, TaskSamples]) -> dict[int, RunNoise]:
-    """Noise of a run by nBytes."""
+    """The noise of a run, by nBytes."""
     series, times_us = [], dict[int, list[Sequence[float]]]()
     for task, known in tasks.items():
         of_process = [median(its) for its in logs_by_process(known.medians_us, known.processes).values()]

@@ -30,7 +30,7 @@ _CORRELATIONS = np.linspace(0, 0.95, 20)
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A median with its confidence interval, us; the interval is 0 to infinity if there are too few samples.
+    """A median in us with its confidence interval. The interval goes from 0 to infinity if there are too few samples.
 
     ``deviation`` is the standard deviation of the median's logarithm, infinite if there are too few samples.
     """
@@ -48,7 +48,7 @@ class Estimate:
 
     @property
     def half_width(self) -> float:
-        """Half the interval over the median: 0.01 is +-1 %."""
+        """Half of the interval, divided by the median: 0.01 means +-1 %."""
         return (self.high_us - self.low_us) / 2 / self.median_us
 
 
@@ -161,8 +161,8 @@ def of_correlated(units: int, correlated: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def _autoregressive(units: int) -> NDArray[np.float64]:
-    """Table [quantity][correlation] of three quantities: correlation of neighbouring residuals, factor on a mean's
-    variance, degrees of freedom.
+    """A table [quantity][correlation] of three quantities: the correlation of neighbouring residuals, the factor on the
+    variance of a mean, and the degrees of freedom.
 
     The degrees of freedom are Satterthwaite's.
     """
@@ -236,7 +236,7 @@ def estimate(times_us: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
 
 @lru_cache(maxsize=4096)
 def _outside(n: int, confidence: float) -> int:
-    """How many of n samples may be left out at each end; -1 if even all samples are too few."""
+    """The number of samples, out of n, that may be left out at each end; -1 if even all n samples are too few."""
     from scipy.special import bdtr  # the binomial distribution; takes long to load
 
     tail, left_out = (1 - confidence) / 2, -1

@@ -1,4 +1,5 @@
-"""Finds the calls of a cluster to measure first: those whose times tell most about the cluster's other calls."""
+"""Finds the calls that should be measured first on a cluster: those whose times say most about the cluster's other
+calls."""
 
 from collections.abc import Sequence
 from dataclasses import field

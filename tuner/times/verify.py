@@ -1,4 +1,5 @@
-"""Is NCCL's pick the fastest? Judges files of measurements: computes regrets, crossovers, and the model's errors."""
+"""Checks whether NCCL's picks are the fastest: judges files of measurements, and computes regrets, crossovers and the
+model's errors."""
 
 import csv
 from bisect import bisect_right
@@ -211,7 +212,7 @@ class Crossover:
 
 
 def lead(evidence: Evidence, before: Combination | None, after: Combination | None) -> float:
-    """By how much ``before`` is faster than ``after``, a logarithm; NaN if either was not measured."""
+    """The logarithm of the factor by which ``before`` is faster than ``after``; NaN if one of them was not measured."""
     measured = before in evidence.columns and after in evidence.columns
     return evidence.level(after) - evidence.level(before) if measured else float("nan")
 

@@ -1,6 +1,6 @@
 """The most channels an operation may use, and the threads of its blocks, by its size.
 
-Shapes: sizes are nBytes; channels and threads are arrays of integers, [size].
+Shapes: sizes are arrays of nBytes; channels and threads are arrays of integers with one element per size, [size].
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Computes the launched grid of one operation from its largest number of channels (its bound), and the sizes at which
 the channels may change.
 
-Shapes: sizes are nBytes; channels and threads are arrays of integers, [size].
+Shapes: sizes are arrays of nBytes; channels and threads are arrays of integers with one element per size, [size].
 """
 
 from abc import ABC, abstractmethod

@@ -3,7 +3,7 @@
 The release table names the rules of channels, in order; NCCL_CTA_POLICY, which leaves blocks to other kernels, applies
 only without a tuner plugin.
 
-Shapes: bounds are numbers of channels, [size].
+Shapes: bounds are arrays of numbers of channels, one per size, [size].
 """
 
 from collections.abc import Callable, Collection

@@ -1,6 +1,6 @@
 """A release's rules as functions: the names in its table are looked up here, once.
 
-Shapes: arrays are as in the rules, such as traffic in bytes, [size].
+Shapes: arrays have the same shapes as in the rules, such as [size] for traffic in bytes.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,5 @@
-"""Judges whether a cluster's results are accepted: gives a verdict on every file and names what a loss points to."""
+"""Judges whether a cluster's results are accepted: gives a verdict on every file, and names the faults to which a loss
+points."""
 
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
@@ -107,7 +108,7 @@ _JUDGED = (Kind.above_links, Kind.too_short)
 
 @dataclass(frozen=True, slots=True)
 class ResultFile:
-    """The rows of a result file that can be judged, and what is wrong with the file's rows.
+    """The rows of a result file that can be judged, and the problems of all of its rows.
 
     ``names_release``: whether the file itself names its NCCL release; ``stand_in`` says which release stands in for one
     that is not known. ``wrong_results``: how many calls had wrong values. ``executed``: what NCCL's log says ran, by
@@ -653,8 +654,9 @@ def _judged(
     *,
     a_release: bool = False,
 ) -> list[tuple[ResultFile, JudgedCurve]]:
-    """Judges the curves of files. If a file names no release, a size at which releases pick differently is left open if
-    its expected time is modelled, unless ``a_release`` says that the scenario's release is right.
+    """Judges the curves of files. A file may name no release; then a size at which releases pick differently is left
+    open, if its expected time comes from a model. ``a_release`` says that the scenario's release is right, so that
+    nothing is left open.
     """
     of_files: list[tuple[ResultFile, Curve]] = []
     for file in files:

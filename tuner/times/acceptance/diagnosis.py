@@ -84,7 +84,8 @@ def _faults(curves: Iterable[Curve], expectation: Expectation, topology: Topolog
 
 
 def _tried(curves: Sequence[Curve], expectation: Expectation, fault: Fault) -> _Explained | None:
-    """Fits a fault; None if NCCL could not have run some of the calls with it, such as forced NVLS without NVLS."""
+    """Fits a fault to the times. None if NCCL could not have run some of the calls with this fault, such as forced NVLS
+    without NVLS."""
     try:
         return _explained(curves, expectation, fault)
     except NoAlgorithm:
@@ -123,8 +124,8 @@ def _scatter(sd: Array) -> Array:
 
 
 def _common(off: Array, of_offset: Array, weight: float) -> float:
-    """Offset that all times share, in its standard deviations, by robust least squares. ``off`` is in units of the
-    scatter.
+    """The offset that all times share, in units of its standard deviation, found by robust least squares. ``off`` is in
+    units of the scatter.
     """
     common = 0.0
     for _ in range(5):

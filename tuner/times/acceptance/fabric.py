@@ -1,4 +1,5 @@
-"""Causes of a loss that no single modelled fault explains, distinguished by the loss's shape and by the other runs.
+"""Causes of a loss that no single modelled fault explains. They are distinguished by the shape of the loss and by the
+other runs.
 
 Each cause predicts a shape over sizes, a remaining share of the bandwidth, and which other runs in the same files it
 slows down. A cause is excluded if one of its predictions is wrong; all remaining causes are named, each with the

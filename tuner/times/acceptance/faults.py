@@ -1,4 +1,5 @@
-"""Single faults of a machine, expressed as the graphs that NCCL's search would find: with less bandwidth or no NVLS.
+"""Single faults of a machine. Each is expressed by the graphs that NCCL's search would find with it: with less
+bandwidth, or without NVLS.
 
 A share is the part of a bandwidth that is left. This module does not run libnccl; ``nccl-tuner diff`` shows what its
 search finds on a changed topology. benchmarks/accept.py simulates such faults and counts how often the named fault is
@@ -35,7 +36,7 @@ _RARE = 1.0
 
 
 class Resource(StrEnum):
-    """The resource that a loss may point to."""
+    """A resource of the machine to which a loss may point."""
 
     hca_list = "HCA list"
     adapters = "adapters"

@@ -1,4 +1,5 @@
-"""Compares curves with expected times: which sizes pass, which are too slow or too fast, which the host delays."""
+"""Compares curves with expected times, and says which sizes pass, which are too slow or too fast, and which the host
+delays."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -15,7 +15,7 @@ FORCED = 1.2  # factor by which times differ more if an algorithm was forced for
 
 
 class ClassNearness(IntEnum):
-    """How similar public runs are to the run that is judged, the most similar first."""
+    """The degrees of similarity between public runs and the run that is judged, the most similar first."""
 
     same_class = 0  # times are compared; for all others, times over what the links allow
     same_machines = 1  # another number of nodes in the same band, or another collective

@@ -1,4 +1,4 @@
-"""Keeps a user's own healthy runs beside the public ones: ``accept`` compares with both.
+"""Keeps healthy runs of the user in addition to the public ones; ``accept`` compares with both.
 
 The folder ``runs`` in the user's data folder has each run's table, and its curves for comparison.
 """

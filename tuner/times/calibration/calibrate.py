@@ -39,7 +39,7 @@ _BELIEVED_SCATTER, _BELIEVED_ROWS = 0.06, 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredExchanges:
-    """Rows of sends and receives: calls, times in us, and GPUs per node, with one element per row."""
+    """Measured sends and receives: the calls, their times in us, and the GPUs per node, with one element per row."""
 
     rows: tuple[SampleBlock, ...]
     calls: Exchanges

@@ -23,8 +23,8 @@ _SHARE = 0.1  # share of the largest part below which another constant's effect 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Columns of a Jacobian to fit; ``alike`` has the others as combinations of these ({} for a column without
-    effect).
+    """The columns of a Jacobian that are fitted. ``alike`` expresses the other columns as combinations of these ({} for
+    a column without effect).
     """
 
     fitted: tuple[int, ...]
@@ -62,7 +62,7 @@ def identify(jacobian: Matrix, after: Sequence[int], before: Collection[int] = (
 
 
 def _alike(jacobian: Matrix, fitted: Sequence[int], column: int) -> dict[int, float]:
-    """The effect of one column as a combination of the fitted ones."""
+    """The effect of one column of the Jacobian, expressed as a combination of the fitted columns."""
     own = jacobian[:, column]
     if np.linalg.norm(own) * KNOWN < 1 or not fitted:
         return {}

@@ -203,8 +203,8 @@ class Forward:
 
 
 def _may_reach(constant: Constant, group: ObservationGroup) -> bool:
-    """Whether the constant may affect the group at all. This saves evaluations; the model decides on the remaining
-    pairs.
+    """Whether the constant may affect the group of calls at all. This check saves evaluations; the model decides about
+    the remaining pairs.
     """
     name, *_, last = constant.path
     if name in ("cap_gbs", "ring_plateau"):

@@ -1,4 +1,4 @@
-"""Measured times as input of a fit: medians by call and combination, with their uncertainty."""
+"""Prepares measured times for a fit: medians by call and combination, with their uncertainty."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -89,7 +89,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservationGroup:
-    """The calls of one kind and combination on one communicator; arrays have one element per call.
+    """The calls of one kind and one combination on one communicator; arrays have one element per call.
 
     ``deviation`` is the standard deviation of the logarithm of ``median_us``; ``held_out`` calls are not fitted.
     ``shape`` numbers the communicators; ``session`` is the process that measured, None for all processes together.

@@ -1,1 +1,1 @@
-"""Textbook formulas for times of collectives, without anything specific to NCCL."""
+"""Textbook formulas for the times of collectives; nothing in them is specific to NCCL."""

@@ -1,6 +1,6 @@
-"""Times of an operation's algorithms on a machine with nodes, linear in the size.
+"""Computes the times of an operation's algorithms on a machine with nodes; they are linear in the size.
 
-Shapes: scalars, or arrays that broadcast and are computed one by one.
+Shapes: arguments are scalars, or arrays that broadcast; results are computed for each element.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -3,7 +3,7 @@ at the bandwidth beta.
 
 All times are linear in the size, so the size at which two algorithms are equally fast is computed, not searched for.
 
-Shapes: scalars, or arrays that broadcast and are computed one by one.
+Shapes: arguments are scalars, or arrays that broadcast; results are computed for each element.
 """
 
 from collections.abc import Callable, Mapping

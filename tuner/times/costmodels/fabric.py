@@ -2,7 +2,7 @@
 
 The equations are numbered as in the text (Khalid, "Communication Benchmark Projection", 2025).
 
-Shapes: scalars, or arrays that broadcast and are computed one by one.
+Shapes: arguments are scalars, or arrays that broadcast; results are computed for each element.
 """
 
 import tomllib

@@ -1,6 +1,6 @@
-"""The operations that nccl-tests times, and what nccl-tests calls their size.
+"""The operations that nccl-tests measures, and the size that nccl-tests prints for them.
 
-Shapes: scalars, or arrays that broadcast and are computed one by one.
+Shapes: arguments are scalars, or arrays that broadcast; results are computed for each element.
 """
 
 from collections.abc import Callable

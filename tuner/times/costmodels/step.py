@@ -1,9 +1,10 @@
-"""The communication of a training step: which collectives, over which GPUs, how many bytes, how often; and its time.
+"""The communication of a training step: which collectives it needs, over which GPUs, with how many bytes and how often;
+and the time that it takes.
 
 Ranks lie as usual: tensor parallelism innermost, then data parallelism (with the experts inside it), pipeline stages
 outermost. A parallelism of degree 1 communicates nothing.
 
-Shapes: scalars, or arrays that broadcast and are computed one by one.
+Shapes: arguments are scalars, or arrays that broadcast; results are computed for each element.
 """
 
 from collections.abc import Iterator, Mapping

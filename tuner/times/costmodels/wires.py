@@ -1,9 +1,9 @@
 """Computes the bytes that a collective sends over the wires, by algorithm. The bus factor does not always show them.
 
-A share refers to the size S, through one port in its busier direction, averaged over equal ports: a GPU's links inside
-the node, and all adapters of a node together. docs/cost-models.md derives each of them.
+A share is the part of the size S that goes through one port in its busier direction, averaged over equal ports. The
+ports are a GPU's links inside the node, and all adapters of a node together. docs/cost-models.md derives each of them.
 
-Shapes: scalars, or arrays that broadcast and are computed one by one.
+Shapes: arguments are scalars, or arrays that broadcast; results are computed for each element.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""Finds problems that a table's rows show by themselves, and describes them with the rows' lines."""
+"""Finds problems that the rows of a table show without other information, and describes them with the lines of the
+rows."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -238,7 +239,7 @@ def _slow_runs(table: Measurements) -> Iterator[Problem]:
 
 
 def _medians(curve: Sequence[SampleBlock]) -> list[tuple[SampleBlock, float]]:
-    """The first row of each size and the median of its times."""
+    """For each size of a curve, its first row and the median of its times."""
     by_size: dict[int, list[SampleBlock]] = defaultdict(list)
     for row in curve:
         by_size[row.point.bytes].append(row)

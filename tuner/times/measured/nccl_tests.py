@@ -1,4 +1,4 @@
-"""Reads nccl-tests' text and JSON into the same record, with the choices that NCCL's log shows.
+"""Converts the text and the JSON of nccl-tests to the same record, with the choices that NCCL's log shows.
 
 What was executed is taken from NCCL's log, if the log is in the same file.
 """
@@ -213,8 +213,8 @@ _OUT_OF_BOUNDS = expression(r"Out of bounds values\s*:\s*(\d{1,18})")
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """One half of a row, out of place or in place: time, bandwidths in GB/s and errors. ``wrong`` is N/A if
-    unchecked.
+    """One half of a row of nccl-tests, out of place or in place: the time, the bandwidths in GB/s and the number of
+    errors. ``wrong`` is N/A if unchecked.
     """
 
     time_us: float

@@ -1,4 +1,4 @@
-"""Interprets texts in files of measured times: names of operations, and notes that describe runs."""
+"""Interprets texts in files of measured times: the names of operations, and notes that describe runs."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

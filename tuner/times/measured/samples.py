@@ -159,8 +159,8 @@ def _combination_record(combination: Combination | None) -> dict[str, Any] | Non
 
 
 def lateness(whole_us: Sequence[float]) -> tuple[tuple[int, float], ...]:
-    """The ranks that took longest, at most MOST_LATE, each with how much longer than the median rank it took, us.
-    ``whole_us`` has one value per rank.
+    """The ranks that took longest, at most MOST_LATE of them, each with the time in us that it took longer than the
+    median rank. ``whole_us`` has one value per rank.
     """
     if len(whole_us) < 2:
         return ()

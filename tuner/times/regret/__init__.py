@@ -1,4 +1,5 @@
-"""Regret of NCCL's picks against the best measured choice, from forced runs of any origin and from default runs.
+"""Computes the regret of NCCL's picks compared with the best measured choice, from forced runs of any origin and from
+default runs.
 
 ``arms`` reads the runs: an arm is NCCL's own choice, or an algorithm, protocol or number of channels that was forced; a
 file of ``measure`` gives arms as well. ``judged`` compares the pick with the best arm by size, given the noise between

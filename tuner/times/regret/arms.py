@@ -1,4 +1,4 @@
-"""Reads arms from files and tables: which rows NCCL chose by itself, which were forced, and what was executed."""
+"""Reads arms from files and tables: which rows NCCL chose by itself, which rows were forced, and what was executed."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -53,7 +53,7 @@ class Noise:
 
 
 def compared(before: Arm, after: Arm, noise: Noise | None, comparisons: float = 1) -> Verdict:
-    """By how much the arm ``after`` is faster than ``before``; repeats are the units."""
+    """Compares two arms: the factor by which ``after`` is faster than ``before``. Repeats are the units."""
     return compare(_samples(before, noise), _samples(after, noise), comparisons)
 
 
@@ -66,7 +66,7 @@ Group = tuple[object, ...]
 
 
 def group_of(call: ArmCall) -> Group:
-    """Key of the calls that share one noise: calls of the same collective on the same communicator."""
+    """A key for the calls that share one estimate of noise: those of the same collective on the same communicator."""
     return call.collective, call.nodes, call.gpus_per_node
 
 
@@ -150,7 +150,7 @@ class Executed:
 
 @dataclass(eq=False)
 class RunEvidence:
-    """Arms of a call, with runs as units, and the noise of one run, None if not known."""
+    """The arms of a call, with runs as units, and the noise of one run (None if it is not known)."""
 
     measured: MeasuredCall
     noise: Noise | None

@@ -1,4 +1,5 @@
-"""Features of calls, on which their times depend, from the emulator; calls of many communicators may be in one fit."""
+"""Features of calls, on which their times depend. The emulator computes them; one fit may use calls of many
+communicators."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -98,7 +99,8 @@ class Features:
 
     @cached_property
     def passes(self) -> Numbers:
-        """Number of times that a rank sends a rank's part: a broadcast or a reduction sends all parts once."""
+        """The number of times that a rank sends one rank's part of the data; a broadcast or a reduction sends all parts
+        once."""
         rooted = (self.collective == Collective.Broadcast) | (self.collective == Collective.Reduce)
         return where(rooted, self.ranks, self.steps)
 

@@ -1,4 +1,5 @@
-"""The form: computes times in us from features and parameters; each of its terms is physical.
+"""The form of the time model: computes times in us from features and parameters. Each of its terms has a physical
+meaning.
 
 Ring: the time of a step times the steps, joined with the time of the data. LL pays for each pass of a block over a
 step's data; Simple overlaps latency and bandwidth; between nodes a message pays for a rendezvous from some size on, and
@@ -32,7 +33,8 @@ from tuner.times.timemodel.features import (
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One number of the form, always above 0; ``log_sd``: width of the belief around ``median``, natural logarithm."""
+    """A parameter of the form, always above 0. ``log_sd`` is the standard deviation of the prior around ``median``, as
+    a natural logarithm."""
 
     name: str
     median: float
@@ -154,7 +156,7 @@ _OF_GENERATION: Mapping[str, Mapping[str, float]] = {
 
 
 def believed(generation: str = "") -> dict[str, float]:
-    """The medians of the beliefs by name, for GPUs of a generation as NCCL's tables name it."""
+    """The medians of the parameters' priors by name, for GPUs of a generation as NCCL's tables name it."""
     medians = {parameter.name: parameter.median for parameter in PARAMETERS.values()}
     return {**medians, **_OF_GENERATION.get(generation, {})}
 
@@ -390,7 +392,7 @@ class TimesOfCalls:
 
 
 class _Reading(dict[str, float]):
-    """Parameters that note which names were asked for, whether or not they exist."""
+    """A mapping of parameters that records which names were read, whether or not they exist."""
 
     def __init__(self, parameters: Mapping[str, float]) -> None:
         super().__init__(parameters)
@@ -408,7 +410,7 @@ class _Reading(dict[str, float]):
 
 @cache
 def _mover(algo_proto: int) -> Callable[[Form, Features], Numbers]:
-    """The formula for a call's time after its start, us, for a combination by its number."""
+    """The formula for the time of a call after its start, us, for the combination with this number."""
     algorithm, protocol = ALGO_PROTOS[algo_proto]
     if algorithm is Algorithm.Ring:
         return {Protocol.LL: Form._ring_ll, Protocol.LL128: Form._ring_ll128}.get(protocol, Form._ring_simple)
@@ -455,7 +457,8 @@ def _joined(one_us: Numbers, other_us: Numbers, exponent: float) -> Numbers:
 
 
 def _on_links(one_us: Numbers, other_us: Numbers) -> Numbers:
-    """Norm of exponent four that joins a chain's latency and a busy link: nearly their maximum."""
+    """Joins the latency of a chain and the time of a busy link by a norm with exponent four, which is nearly their
+    maximum."""
     one, other = one_us * one_us, other_us * other_us
     return sqrt(sqrt(one * one + other * other))
 

@@ -136,7 +136,7 @@ def _affordable(
 
 
 def shared(curves: Iterable[SurfaceCurve], scope: Iterable["Place"]) -> Surface:
-    """The surface in which all measured collectives and numbers of GPUs share one curve per algorithm and protocol."""
+    """A surface in which all measured collectives and numbers of GPUs share one curve per algorithm and protocol."""
     by_number = {curve.key[1]: curve for curve in curves}
     keys = {(place.collective, place.algo_proto, place.gpus_per_node) for place in scope}
     return Surface([replace(by_number[key[1]], key=key) for key in sorted(keys) if key[1] in by_number])
@@ -192,7 +192,7 @@ class CarriedOver(StrEnum):
 
 
 class Regime(StrEnum):
-    """Calls whose times have similar errors."""
+    """A group of calls whose times have similar errors."""
 
     node_low_latency = "LL and LL128 on one node"
     node_simple = "Simple on one node"
@@ -258,7 +258,8 @@ _LOW_LATENCY, _SIMPLE, _NVLS = map(REGIMES.index, (Regime.node_low_latency, Regi
 
 @dataclass(frozen=True, eq=False)  # no slots, so that what places carry over is kept
 class Certainty:
-    """What is known about a fit: where its rows were measured, their scatter, and how errors grow with extrapolations.
+    """What is known about the errors of a fit: where its rows were measured, their scatter, and how errors grow with
+    extrapolations.
 
     ``sizes``: the smallest and the largest measured bytes, by the numbers of collective and combination. ``spread``:
     the logarithm of the scatter near a call over that of its regime. ``same_machine``: whether the predicted machine is
@@ -326,8 +327,8 @@ class Certainty:
         return near
 
     def octaves_beyond(self, calls: Features) -> Numbers:
-        """By how many powers of two each size is beyond the measured sizes of such calls, [call]; 0 if no such call was
-        measured.
+        """The number of powers of two by which each size is outside of the measured sizes of such calls, [call]; 0 if
+        no such call was measured.
         """
         log_bytes = log2(calls.bytes)
         kinds = calls.collective * len(ALGO_PROTOS) + calls.algo_proto

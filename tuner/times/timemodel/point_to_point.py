@@ -37,7 +37,8 @@ PARAMETERS: Mapping[str, Parameter] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchanges:
-    """Calls, one element per call. ``bytes`` is what a rank sends in all; bandwidths are those of one GPU, GB/s."""
+    """Calls of AllToAll, one element per call. ``bytes`` is what a rank sends in all; bandwidths are those of one GPU,
+    GB/s."""
 
     bytes: Array
     ranks: Array

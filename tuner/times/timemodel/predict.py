@@ -1,4 +1,4 @@
-"""Calibrated times: which calibration answers for a communicator, and what it predicts for calls."""
+"""Calibrated times: selects the calibration for a communicator, and predicts the times of calls with it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -99,7 +99,8 @@ def times_at(
 def _times(
     logs: tuple[Numbers, Numbers, Numbers], carried: tuple[CarriedOver, ...], beyond: Numbers, measured: bool
 ) -> CalibratedTimes:
-    """The answer: ``logs`` of times in us and their bounds, [call]; ``beyond``: outside the measured sizes."""
+    """Makes the answer from ``logs``, the logarithms of times in us and of their bounds, [call]. ``beyond`` marks calls
+    outside of the measured sizes."""
     texts = _extrapolations(carried)
     inside = 1 if texts[1] else 0
     if isinstance(beyond, np.ndarray):
@@ -114,7 +115,8 @@ def _times(
 
 @cache
 def _extrapolations(carried: tuple[CarriedOver, ...]) -> tuple[str, str, str]:
-    """Texts about extrapolations: empty, for calls inside the measured sizes, and for calls outside."""
+    """Texts about extrapolations: an empty one, one for calls inside the measured sizes, and one for calls outside of
+    them."""
     always = [kind.value for kind in carried if kind in EXTRAPOLATED]
     return "", ", ".join(always), ", ".join([*always, CarriedOver.sizes_beyond.value])
 

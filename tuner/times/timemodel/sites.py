@@ -1,4 +1,5 @@
-"""Times between nodes: what all sites have in common, how far sites differ, and what the rows of one site say of it.
+"""Models times between nodes: what all sites have in common, how much sites differ, and what the measured rows of one
+site show about it.
 
 What a network adds differs from site to site by far more than NVLink does: Ring reaches 82 % of the line rate at one
 site of B200 nodes and 100 % at another. So the logarithm of a time between nodes is modelled as a Gaussian process
@@ -13,7 +14,8 @@ first: they move the base for their collectives and sizes alone, as across these
 is off altogether is not known beforehand: its variances share a factor, which its rows help to estimate, so times
 follow Student's t.
 
-Shapes: [call] and [row of the site]; covariances and standard deviations are of natural logarithms of times.
+Shapes: arrays have one element per call, [call], or per row of the site, [row of the site]. Covariances and standard
+deviations refer to natural logarithms of times.
 """
 
 import math
@@ -376,7 +378,8 @@ class SiteProcess:
         return float(np.hypot(of_sites, COVERED_SDS * np.sqrt(_another_time(both).mean())))
 
     def _covariances_left(self, rows: SiteRows) -> Array:
-        """Covariances that remain given the site's own rows, and other clusters' of its type, [row, row]."""
+        """The covariances that remain after the site's own rows, and those of other clusters of its type, are taken
+        into account, [row, row]."""
         left = _covariances(rows, rows)
         if self.rows is not None:
             across = _covariances(rows, self.rows)
@@ -387,7 +390,7 @@ class SiteProcess:
         return left
 
     def _posterior(self, asked: SiteRows, spread: Numbers, another_release: bool) -> tuple[Numbers, Numbers]:
-        """What the site adds to the logarithms of the base, and half of the 90 % intervals, numbers [call]."""
+        """The amount that the site adds to the logarithms of the base, and half of the 90 % intervals, [call]."""
         noise, variances = _alone(asked), _variances(asked)
         before, moved, left = variances + noise, asked.bandwidth * 0.0, variances
         if self.rows is not None:
@@ -434,7 +437,8 @@ class SiteProcess:
         return apart, half**2 - apart
 
     def _explained(self, asked: SiteRows) -> tuple[Numbers, Numbers]:
-        """What the rows add to the logarithms of times, and by how much they reduce the variance, numbers [call]."""
+        """The amount that the rows add to the logarithms of times, and the amount by which they reduce the variance,
+        [call]."""
         assert self.rows is not None
         if isinstance(asked.bandwidth, np.ndarray):
             across = _covariances(asked, self.rows)
@@ -522,7 +526,7 @@ class _TypeRows:
         return exp(octaves * octaves * -0.5)
 
     def moved(self, asked: SiteRows) -> Numbers:
-        """Logarithms that the rows add to the base's, [call]."""
+        """The amounts that the rows add to the logarithms of the base, [call]."""
         return self._weight(asked) * self._process._explained(asked)[0]
 
     def left(self, asked: SiteRows) -> Numbers:
@@ -627,7 +631,8 @@ class _RowsOfKind:
         self._moved, self._taken = weighed @ rows.log_off, weighed @ covariances.T
 
     def of_call(self, call: SiteRows) -> tuple[float, float]:
-        """What the rows add to the logarithm of a call's time, and by how much they reduce its variance."""
+        """The amount that the rows add to the logarithm of a call's time, and the amount by which they reduce its
+        variance."""
         octaves = self._log2_bytes - call.log2_bytes
         octaves *= octaves
         curve = np.exp(octaves * _PER_CURVE)
@@ -638,7 +643,7 @@ class _RowsOfKind:
 
 
 def _covariances(one: SiteRows, other: SiteRows) -> Array:
-    """Covariance of the errors of calls of one site, [call of one, call of other]."""
+    """The covariance between the errors of calls of one site, [call of one, call of other]."""
     kinship = _Kinship(one, other)
     octaves = np.subtract.outer(one.log2_bytes, other.log2_bytes)
     octaves *= octaves

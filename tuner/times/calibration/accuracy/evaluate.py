@@ -139,7 +139,7 @@ def interpolated(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
 
 
 def carried(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
-    """Predicts the time that was measured for the same call, whatever else differs."""
+    """Predicts the time that was measured for the same call, even if other conditions differ."""
     curves, times = _curves(fit), np.full(len(test), np.nan)
     for key, places in _places(test).items():
         if key in curves:

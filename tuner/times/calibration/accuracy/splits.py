@@ -54,7 +54,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Halves:
-    """The rows to fit to, and the rows to predict."""
+    """The two halves of a split: the rows to fit to, and the rows to predict."""
 
     fit: MeasuredCalls
     test: MeasuredCalls
