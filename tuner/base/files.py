@@ -228,8 +228,8 @@ def cache_folder() -> Path:
 
 
 def remember(path: Path, content: str) -> None:
-    """Writes something that can be computed again. It is written completely or not at all, because another process may
-    be reading. No error is raised if it cannot be written.
+    """Writes something that can be computed again. The file is written completely or not at all, because another
+    process may be reading. No error is raised if it cannot be written.
 
     Users may share a cache: the umask decides who else may read the file, but nobody else may write it.
     """

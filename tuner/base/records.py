@@ -57,7 +57,7 @@ def to_json(value: Any) -> Any:
 
     A record with a method ``as_json`` becomes what that method returns; findings use it, because their text is not a
     field. Enumerations become their names (text enumerations their text), paths become text, NumPy's numbers become
-    Python's; None and numbers stay. TypeError for anything else.
+    Python's; None and numbers stay. TypeError for a value of any other type.
     """
     if type(value) in _PLAIN:
         return value

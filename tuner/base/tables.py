@@ -18,7 +18,8 @@ def folder() -> Path:
 
 
 def toml(file: Path, check: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """Reads a TOML file; a new object at each call. OSError, or tomllib's TOMLDecodeError, which is a ValueError.
+    """Reads a TOML file and returns a new object at each call. OSError, or tomllib's TOMLDecodeError, which is a
+    ValueError.
 
     A file of :func:`folder` is cached as Python caches compiled modules, in the folder's ``__pycache__``, by CRC-32 and
     size: parsing NCCL's constants takes longer than picking with them. ``check`` gets the text before it is cached, and

@@ -1,7 +1,7 @@
 """Sends questions to worker processes and receives their answers, one by one, as pickles over a socket.
 
-A worker process runs ``main`` and has its own backend. It can be ended and replaced by a new one, so that everything
-that is fixed within a process varies.
+A worker process runs ``main`` and has its own backend. A worker can be ended and replaced by a new one, so that
+everything that is fixed within a process varies.
 """
 
 import copyreg

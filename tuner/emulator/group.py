@@ -313,7 +313,7 @@ class SelectionChooser:
         return Tuned((Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])), picks.time_us[0])
 
     def _bounds(self, request: Request, algo_proto: AlgoProto, nbytes: int) -> tuple[int, int]:
-        """The most channels, and the threads of a block."""
+        """The largest number of channels of a call, and the threads of a block."""
         call = RuleCall(self.communicator, request, algo_proto)
         bound, threads = bounds.bounds(call, self._selection.tables, np.array([nbytes], np.uint64))
         return int(bound[0]), int(threads[0])

@@ -98,7 +98,7 @@ class SymmetricWork:
     """One collective as the blocks of a symmetric kernel read it.
 
     ``first_block`` and the following blocks, ``blocks`` in all, do it together, except for blocks that have their own
-    part of it. Both are None in 2.27, where all blocks do the only call.
+    part of it. Both fields are None in 2.27, where all blocks do the only call.
     """
 
     place: int  # index of the call in its group

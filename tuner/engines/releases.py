@@ -21,9 +21,9 @@ class Implementation:
     ``conditions`` are tables, each with the ``rule`` that reads it. ``nccl``: NCCL itself carries the call, on plain
     buffers or, with ``windows``, on buffers in symmetric windows. ``compared``: the engine's own functions were run and
     agreed; otherwise the conditions are by source. ``source`` is the engine's file that says so. ``exchange`` says
-    which collectives bring tokens to experts: ``allgather`` (and ReduceScatter back) or ``allreduce``. It is empty for
-    an engine's own kernels; with ``pads_rows``, these need the same number of rows on every rank. ``gathers`` is the
-    kind of AllGather that it carries; empty means any.
+    which collectives bring tokens to experts: ``allgather`` (and ReduceScatter back) or ``allreduce``. The field is
+    empty for an engine's own kernels; with ``pads_rows``, these need the same number of rows on every rank. ``gathers``
+    is the kind of AllGather that it carries; empty means any.
     """
 
     name: str

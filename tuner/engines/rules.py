@@ -1,8 +1,9 @@
 """The conditions under which an implementation carries an AllReduce: one rule for each kind of condition, which says
 the sizes in bytes for which it holds.
 
-A rule has the name by which a table refers to it. It gets the situation, the engine's release and the condition's own
-table, and returns the sizes that it lets through, with the facts for its sentence in ``tables/findings/engines.toml``.
+A rule has the name by which a table refers to it. The rule gets the situation, the engine's release and the condition's
+own table, and returns the sizes that it lets through, with the facts for its sentence in
+``tables/findings/engines.toml``.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -181,8 +181,8 @@ class NetworkChannels:
 
 
 class NextGpus:
-    """The order in which the next GPUs are tried. It depends on what is known before the search, and on what is left on
-    the PCI links."""
+    """The order in which the next GPUs are tried. This order depends on what is known before the search, and on what is
+    left on the PCI links."""
 
     def __init__(self, system: System, load: Load, channels: ChannelRules) -> None:
         self.load = load

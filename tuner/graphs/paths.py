@@ -71,8 +71,8 @@ class _Spread:
         return True
 
     def passes(self, node: SystemDevice, link: Link, path: Path) -> bool:
-        """Whether paths may lead through a device. They may pass a GPU only over NVLink, only on the way to another
-        GPU, and only one GPU per path."""
+        """Whether paths may lead through a device. A path may pass a GPU only over NVLink and only on the way to
+        another GPU, and it may pass only one GPU."""
         if node is self.own or node is self.base or node.kind is not self.relay:
             return True
         if link.kind == "LOC" and link.to.kind is DeviceKind.GPU:

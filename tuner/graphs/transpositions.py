@@ -54,9 +54,9 @@ class TranspositionTable:
     another order, it is not tried again.
 
     What follows from a state depends on the bandwidths left on links and adapters, on the GPUs and adapters of the
-    channel and, if channels alternate, on the adapters of the last channel. It depends on the order of the channel's
-    GPUs only if the next channel repeats that order: then states within the channel are not stored, and states between
-    channels have the order in their key. Rejections by links on the way are counted again each time.
+    channel and, if channels alternate, on the adapters of the last channel. The outcome depends on the order of the
+    channel's GPUs only if the next channel repeats that order: then states within the channel are not stored, and
+    states between channels have the order in their key. Rejections by links on the way are counted again each time.
     """
 
     def __init__(self, load: Load, nets: Nets, net_left: list[float]) -> None:

@@ -1,4 +1,5 @@
-"""The child process. It has its own environment and a time limit for each request, and reports its failures."""
+"""The child process. This process has its own environment and a time limit for each request, and its failures are
+reported."""
 
 import contextlib
 import os

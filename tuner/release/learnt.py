@@ -1,8 +1,8 @@
 """Releases that ``oracle learn`` read from a libnccl.so.2: files in this user's cache, named by the library's sha256.
 
 Such a release is named after the version that the library reports and its sha256: ``2.28.9@1792291e26d2b27f``. Its file
-is like those of ``tables/nccl``, with an additional table ``[learnt]``. It is trusted only if no other user can have
-written it: users may share a cache, and somebody who may write there must not be able to vouch for a library.
+is like those of ``tables/nccl``, with an additional table ``[learnt]``. The file is trusted only if no other user can
+have written it: users may share a cache, and somebody who may write there must not be able to vouch for a library.
 """
 
 import hashlib

@@ -89,7 +89,7 @@ def _beyond_nodes(resolved: "ResolvedScenario", rank: int) -> Iterator[int]:
 
 
 def _hosts(resolved: "ResolvedScenario") -> list[int]:
-    """The first rank of each host; the last number is that of all ranks."""
+    """The first rank of each host, followed by the total number of ranks."""
     sizes = chain.from_iterable(repeat(len(kind.gpu_of_rank), kind.hosts) for kind in resolved.kinds)
     return list(accumulate(sizes, initial=0))
 

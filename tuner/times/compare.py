@@ -49,7 +49,7 @@ class Verdict:
 
     @property
     def half_width(self) -> float:
-        """Half of the interval of ``estimate``, a logarithm."""
+        """Half of the interval around ``estimate``, as a logarithm."""
         return (self.high - self.low) / 2
 
     @property

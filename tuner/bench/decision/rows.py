@@ -199,9 +199,9 @@ class Proposal:
         return DecisionRow(collective, low, high, choice, inside)
 
     def _border(self, low: RoundsPick, high: RoundsPick, before: Option, after: Option) -> int:
-        """The first size at which ``after`` applies, between two measured sizes. It is where times cross according to
-        fitted constants; without these, where NCCL's pick changes; else where the measured times cross; else the
-        middle.
+        """The first size at which ``after`` applies, between two measured sizes. This is the size at which times cross
+        according to fitted constants; without these, the size at which NCCL's pick changes; else where the measured
+        times cross; else the middle.
         """
         collective, ends = low.call.collective, (low.call.bytes, high.call.bytes)
         if self.fitted is not None and (last := crossing(self._modelled(collective, before, after), *ends)) is not None:

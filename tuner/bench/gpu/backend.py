@@ -40,8 +40,8 @@ RENEW: Message = {"do": "renew"}  # the communicator closes, and fresh processes
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order of rank 0: one call to run under a ``table``, with data drawn by ``seed``. It is checked once, then
-    timed ``repeats`` times.
+    """An order of rank 0: one call to run under a ``table``, with data drawn by ``seed``. The call is checked once,
+    then timed ``repeats`` times.
     """
 
     point: Point

@@ -223,8 +223,8 @@ def code_sections(library: Path) -> dict[str, tuple[int, int]]:
 
 
 def fat_binaries(library: Path, content: mmap, begin: int, end: int, *, thinned: bool = False) -> Iterator[FatBinary]:
-    """Yields the fat binaries of a section; ``thinned``: there may be zeros between them. BadInput for an unknown
-    format.
+    """Yields the fat binaries of a section; ``thinned``: there may be zeros between them. BadInput if the file's format
+    is not known.
     """
     while begin < end:
         magic, _, header_bytes, size = HEADER.unpack_from(content, begin)

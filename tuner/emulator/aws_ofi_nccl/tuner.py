@@ -366,8 +366,8 @@ def _nvls(loaded: LoadedTuner, question: TunerQuestion) -> NDArray[np.bool_]:
 def _model_us(
     constants: ModelConstants, numbers: Mapping[str, int], question: TunerQuestion, algo_proto: AlgoProto
 ) -> FloatArray:
-    """The time of a cell in us by the tuner's model, [size]. It is computed in float32, except that the logarithm makes
-    its sum a double."""
+    """The time of a cell in us by the tuner's model, [size]. The time is computed in float32, except that the logarithm
+    makes its sum a double."""
     f32: Any = np.float32
     algorithm, protocol = algo_proto
     communicator = question.communicator

@@ -214,8 +214,8 @@ def _needs_by(rule: ProductRule, most: int, threads: int, threshold: int) -> tup
     """The sizes in bytes from which 2, 3 and more channels are used, in ascending order, and the size that all threads
     of one channel need.
 
-    Each is channels * threads * threshold, computed from the most channels down to one in an int, which wraps around
-    for thousands of ranks. Overflow is undefined in C, so only the compiled libnccl shows the result.
+    Each size is channels * threads * threshold, computed from the most channels down to one in an int, which wraps
+    around for thousands of ranks. Overflow is undefined in C, so only the compiled libnccl shows the result.
     """
     *products, alone = rule(most, threads, threshold)
     needs = np.array([as_size_t(product) for product in products], np.uint64)

@@ -148,8 +148,8 @@ def nothing_selected(request: Request) -> str:
 
 
 def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
-    """The fewest and the most blocks of a call. They come from the environment, else from the call, else from the
-    communicator."""
+    """The fewest and the most blocks of a call. Both numbers come from the environment, else from the call, else from
+    the communicator."""
     environment, own = communicator.environment, request.configuration or CallConfiguration()
     low, high = communicator.ctas
     most = _first(environment.of_process("NCCL_MAX_CTAS"), None if own.max_ctas is None else min(own.max_ctas, high))

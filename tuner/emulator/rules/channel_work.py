@@ -123,7 +123,7 @@ class RequestedUnlessShared(Requested):
 
 @NVLS_RULES.variant(nccl.NVLS_TUNING(since="2.30.3"))
 class TunedForBlackwell(Requested):
-    """Chunks of :class:`Requested`; Blackwell's between nodes depend on nodes, GPUs and adapters."""
+    """Chunks of :class:`Requested`; on Blackwell between nodes, they depend on nodes, GPUs and adapters."""
 
     def __call__(self, communicator: Comm) -> int:
         tuned, _ = self._tuned(communicator)

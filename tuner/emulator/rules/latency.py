@@ -156,7 +156,7 @@ def _between_us(point: ModelPoint) -> Float:
 
 
 def _here_us(point: ModelPoint) -> Float:
-    """A network step, or one inside the only node."""
+    """The latency of one step: over the network, or inside the node if there is only one."""
     return _with_wire(point.hw_latency_us("here"), point)
 
 

@@ -393,8 +393,8 @@ def step_bytes(communicator: Comm, protocol: Protocol) -> int:
 
 
 def chunk_and_slice_steps(call: RuleCall) -> tuple[int, int]:
-    """The number of steps of a chunk, and of a slice of it. Both are more than one for Ring/Simple if every rank has
-    its own part of the data.
+    """The number of steps of a chunk, and of a slice of it. Both numbers are more than one for Ring/Simple if every
+    rank has its own part of the data.
 
     Source: src/include/collectives.h, v2.28.9-1.
     """

@@ -134,7 +134,7 @@ class BandwidthLimits:
     def _tight(self) -> tuple[list[LinkClass], list[LinkClass]]:
         """Links without room for one more channel: the PCI and network links on the way to the network, and all others.
 
-        These include the links that refused a channel when the most channels had been laid.
+        The others include the links that refused a channel when the most channels had been laid.
         """
         trial, way, others = self.found.trial, Counter[LinkClass](), Counter[LinkClass]()
         for place, channels in self.loads.items():

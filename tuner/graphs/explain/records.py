@@ -42,7 +42,7 @@ class SearchTried:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The numbers of a graph that a search found."""
+    """The numbers that describe a graph found by a search."""
 
     channels: int
     bw_intra_gbs: float  # bandwidth of one channel

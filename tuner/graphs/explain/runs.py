@@ -1,8 +1,8 @@
 """Makes the searches for one graph and records what they tried, either as NCCL makes them or without something that may
 limit the graph.
 
-It also finds why NCCL treats a host as several nodes, and why traffic goes over the CPU or another GPU (PXN):
-ncclTopoCheckP2p, ncclTopoCheckNet, ncclTopoCheckGdr, ncclTopoComputePaths, src/graph/paths.cc, v2.28.9-1.
+The module also finds out why NCCL treats a host as several nodes, and why traffic goes over the CPU or another GPU
+(PXN): ncclTopoCheckP2p, ncclTopoCheckNet, ncclTopoCheckGdr, ncclTopoComputePaths, src/graph/paths.cc, v2.28.9-1.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

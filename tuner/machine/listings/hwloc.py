@@ -143,7 +143,7 @@ class _Document:
         return self._places[name]
 
     def _numa(self, device: Element) -> tuple[str, Element | None]:
-        """The number of a device's NUMA node, and its element. They come from the nearest object around the device that
+        """The number of a device's NUMA node, and its element. Both come from the nearest object around the device that
         contains exactly one NUMA node; -1 and None if no such object exists."""
         above = device.parent
         while above is not None:

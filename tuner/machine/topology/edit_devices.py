@@ -1,4 +1,5 @@
-"""Changes the devices and links of a topology. This module finds them by the names that users write in changes.
+"""Changes the devices and links of a topology. Users name these devices and links in the form that this docstring
+describes.
 
 A GPU is ``gpu:3`` (its ``dev``), an adapter ``mlx5_3`` (its name) or ``net:3``, any PCI device its bus id, and a NUMA
 node ``cpu:1`` (its ``numaid``). ncclTopoAddPci and ncclTopoAddNvLinks (src/graph/topo.cc, v2.28.9-1) say what
@@ -223,7 +224,8 @@ def remove_nic(root: ET.Element, value: str, change: str) -> None:
 
 
 def add_nic(root: ET.Element, value: str, change: str) -> None:
-    """Adds an adapter: NAME@PLACE. It copies the first adapter at that place, or the first of all if there is none.
+    """Adds an adapter: NAME@PLACE. The new adapter is a copy of the first one at that place, or of the first of all if
+    that place has none.
 
     BadInput if the name is used, or if there is no such place.
     """

@@ -384,8 +384,8 @@ CHOICES = ("graphs", "tables", "cells", "picks")
 
 
 def _compare(nccl: Release, probe: Probe, parts: Sequence[str] = (*CHOICES, "launches")) -> MatchReport:
-    """Compares the release's answers. They are computed from the graphs that the library found, so that differences of
-    the search do not count."""
+    """Compares the release's answers. The answers are computed from the graphs that the library found, so that
+    differences of the search do not count."""
     comparing = Comparing()
     with learnt.trying(nccl):
         scenario = replace(probe.scenario, nccl=nccl.name)

@@ -1,5 +1,5 @@
-"""The child process that runs an engine's own functions. It reads questions from standard input and writes answers to
-standard output, in JSON."""
+"""The child process that runs an engine's own functions. The process reads questions from standard input and writes
+answers to standard output, in JSON."""
 
 import contextlib
 import json

@@ -221,8 +221,8 @@ def to_text(file: File, target: str) -> str:
 
 
 def format_of(content: str, name: str) -> str:
-    """The format of a table. It is recognised by the header, by a brace at the start, or by the columns of the first
-    row that hold the algorithm and the protocol.
+    """The format of a table. The format is recognised by the header, by a brace at the start, or by the columns of the
+    first row that hold the algorithm and the protocol.
 
     BadTable for an unknown format.
     """

@@ -66,7 +66,7 @@ def of_nodes(
 def _add_fallbacks(logs: list[RankLog]) -> None:
     """If NCCL says that it found no graph, adds the one that it uses instead: one channel in the order of GPUs.
 
-    This is only done for one node, because with several nodes the adapters are not known (ncclTopoCompute,
+    The graphs are only added for one node, because with several nodes the adapters are not known (ncclTopoCompute,
     src/graph/search.cc, v2.28.9-1).
     """
     missing = {pattern for log in logs for pattern in log.fallback_patterns}

@@ -54,8 +54,8 @@ _MOST = 2 / 3  # share of the points that have to drift in the same direction
 def drifts(file: MeasurementFile, table: Measurements, given: Given) -> Iterator[Problem]:
     """Yields a problem if calls become slower during the run.
 
-    The last third of a point's times is compared with the first third. It is a problem if most points take longer at
-    the end, and the median point takes over 10 % longer. The repeated times of a point come from the calls in
+    The last third of a point's times is compared with the first third. The result is a problem if most points take
+    longer at the end, and the median point takes over 10 % longer. The repeated times of a point come from the calls in
     nccl-tests' JSON, from the samples in measurement files of this package, or from several rows of the same point.
     """
     series = [(line, name, times) for line, name, times in _series(file, table, given) if len(times) >= _LONG]

@@ -125,8 +125,8 @@ class JudgedCurve:
 def start_us(curve: Curve, expected: Expected) -> float | None:
     """How much later than expected a curve's calls start, us, at least 0; None if no size shows it. No verdict uses it.
 
-    It is the median over sizes below 1 MiB or, if there are none, over sizes up to 4 MiB. The result is at most the
-    difference between ways of launching, because the fabric does not cause such delays.
+    The delay is the median over sizes below 1 MiB or, if there are no such sizes, over sizes up to 4 MiB. The result is
+    at most the difference between ways of launching, because the fabric does not cause such delays.
     """
     extra = curve.time_us - expected.time_us
     for below, most_us in ((HOST_BYTES, MOST_START_US), (2**22 + 1, MOST_FIRST_US)):

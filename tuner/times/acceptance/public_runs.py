@@ -374,7 +374,7 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits 
 def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -> tuple[Array, np.ndarray, np.ndarray]:
     """Three arrays with one element per size: the median over sites, the number of runs and the number of sites. The
     medians are taken of the logarithms of the times in us or, without ``times``, of the logarithms of the times divided
-    by what the links allow. They are NaN if fewer than three runs, and none of the user's own, have the size.
+    by what the links allow. The values are NaN if fewer than three runs, and none of the user's own, have the size.
     ``sizes``: bytes.
     """
     found, number, sites = np.full(len(sizes), np.nan), np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)

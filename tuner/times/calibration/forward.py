@@ -176,8 +176,8 @@ class Forward:
         return np.concatenate(list(self._logs(self.release(values), range(len(self._groups)))))
 
     def _logs(self, nccl: Release, groups: Iterable[int]) -> Iterator[Array]:
-        """Yields per group the logarithms of its calls' times in us with this release; shared communicators are made
-        once.
+        """Yields, for each group, the logarithms of the times of its calls in us with this release. Communicators that
+        groups share are made once.
         """
         made: dict[int, Comm] = {}
         for group in (self._groups[index] for index in groups):

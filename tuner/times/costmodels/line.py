@@ -118,7 +118,7 @@ def deviations(jacobian: Array) -> Array:
 def robust(off: Array) -> Array:
     """Each call's part of a fit's loss, [call], from the numbers of deviations by which calls are off.
 
-    It is the square of these numbers, except for outliers, which count less (soft_l1).
+    A call's part is the square of its number, except for outliers, which count less (soft_l1).
     """
     loss: Array = 2 * OUTLIER**2 * (np.sqrt(1 + (off / OUTLIER) ** 2) - 1)
     return loss

@@ -101,8 +101,8 @@ PER_RANK = frozenset(
 def size_bytes(operation: CostOperation, count: ArrayLike, element_bytes: ArrayLike, ranks: ArrayLike) -> Array:
     """The size S in bytes that bandwidths refer to, from NCCL's count argument.
 
-    It is the size of the whole array: count x size of an element, times the number of ranks if the count is one rank's
-    part. Source: the GetBw functions of nccl-tests, v2.19.6.
+    S is the size of the whole array: the count times the size of an element, and times the number of ranks if the count
+    is one rank's part. Source: the GetBw functions of nccl-tests, v2.19.6.
     """
     parts = whole("ranks", ranks) if operation in PER_RANK else 1.0
     size: Array = whole("count", count) * whole("element_bytes", element_bytes) * parts

@@ -586,9 +586,9 @@ class SiteCall:
 class _Kinship:
     """Covariances that calls of one site have by their kinds, whatever their sizes, [call of one, call of other].
 
-    Each is for a unit of one call's share, and includes the other's: ``level``, ``curve``, ``collective`` and ``all``
-    for ``_unbound``, ``bandwidth`` and ``latency`` for the shares of these. All fall with the distance in GPUs per node
-    and in nodes.
+    Each covariance is for a unit of one call's share and includes the share of the other call: ``level``, ``curve``,
+    ``collective`` and ``all`` are for ``_unbound``, ``bandwidth`` and ``latency`` for the shares of these. All fall
+    with the distance in GPUs per node and in nodes.
     """
 
     def __init__(self, one: SiteRows, other: SiteRows) -> None:

@@ -224,7 +224,7 @@ def by_traffic_broadcasts_last(communicator: Comm, tasks: list[CollectiveTask]) 
     """Order of :func:`by_traffic`, but broadcasts count as called after all others, as they wait in a queue of their
     own.
 
-    All broadcasts have the same root here. They do not wait with NCCL_ALLGATHERV_ENABLE=0.
+    All broadcasts have the same root here. With NCCL_ALLGATHERV_ENABLE=0, broadcasts do not wait.
     """
     if communicator.environment.number("NCCL_ALLGATHERV_ENABLE", 1) == 0:
         return by_traffic(communicator, tasks)
