@@ -158,7 +158,7 @@ def test_a_dump_of_the_flight_recorder_runs_nothing(tmp_path: Path) -> None:
 
     for protocol in (2, 4, 5):
         (tmp_path / "x").write_bytes(pickle.dumps({"entries": [Hostile()], "pg_config": {}}, protocol=protocol))
-        with pytest.raises(BadInput, match=r"it wants .*, which no dump has"):
+        with pytest.raises(BadInput, match=r"it asks to import .*, which no dump does"):
             read(tmp_path / "x", RANKS)
     assert not (tmp_path / "ran").exists()
 

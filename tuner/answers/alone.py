@@ -58,7 +58,7 @@ class Alone:
 def calls_alone(
     scenario: Scenario, request: Request, sizes: Sequence[int], root: int = 0, together: bool = False
 ) -> list[Alone | NonClassicPath]:
-    """The call of each size (nBytes): how it runs on an algorithm, or the path on which it bypasses algorithms.
+    """One call per size (nBytes): how an algorithm runs it, or the path by which it bypasses algorithms.
 
     ``together``: the calls form one group, in this order. BadInput if the root is not a rank, if nodes pick
     differently, or if a group leaves the classic path. NoAlgorithm if nothing can run.

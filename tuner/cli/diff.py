@@ -404,7 +404,8 @@ def command(
     engine: EngineOptions | None,
     asked: options.CommunicatorQuestion,
 ) -> None:
-    """The size ranges in which NCCL's choice for COLLECTIVE (default: all five) changes, and what that gains or loses.
+    """Shows the size ranges in which NCCL's choice for COLLECTIVE (default: all five) changes, and what that gains or
+    loses.
 
     The side before is what the options describe; the side after is the same with release AFTER or with each CHANGE,
     KEY=VALUE. These keys change every node: nic-gbps (speed of adapters, 1e9 bits per second), nic-latency-us, nics

@@ -77,7 +77,8 @@ def command(
     engine: EngineOptions | None,
     asked: options.CommunicatorQuestion,
 ) -> None:
-    """The size ranges in which NCCL's choice for COLLECTIVE (all five by default) stays the same, to the byte.
+    """Shows the size ranges, exact to the byte, in which NCCL's choice for COLLECTIVE (all five by default) stays the
+    same.
 
     With --over nodes: the ranges of node counts in which it stays the same. Without --every, 16 numbers in each power
     of two are computed, and more of them around each change to locate it; a choice that changes and returns between two

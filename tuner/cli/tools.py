@@ -318,7 +318,7 @@ TOOLS = (
             ToolParameter("machine", ParameterKind.TEXT, "The machine, if no file shows it."),
             ToolParameter("nodes", ParameterKind.NUMBER, "Number of nodes, if no file says it."),
             ToolParameter("nccl", ParameterKind.TEXT, "NCCL release, if no file says it."),
-            ToolParameter("gpu", ParameterKind.TEXT, "The GPU model of a topology that only places its GPUs."),
+            ToolParameter("gpu", ParameterKind.TEXT, "The GPU model, if the topology does not say it."),
             ToolParameter("nic_gbps", ParameterKind.DECIMAL, "Speed of its adapters, 1e9 bits per second; with gpu."),
         ),
         (f"files file kind machine nodes nccl {_FINDINGS}",),
@@ -374,7 +374,7 @@ TOOLS = (
             ToolParameter(
                 "cpu", ParameterKind.TEXT, "The CPU model, if the file does not say it: GenuineIntel:6:143, arm64."
             ),
-            ToolParameter("gpu", ParameterKind.TEXT, "The GPU model of a topology that only places its GPUs."),
+            ToolParameter("gpu", ParameterKind.TEXT, "The GPU model, if the topology does not say it."),
             ToolParameter("nic_gbps", ParameterKind.DECIMAL, "Speed of its adapters, 1e9 bits per second; with gpu."),
         ),
         (

@@ -15,8 +15,9 @@ LARGE_BYTES = 16 << 20  # from which reading takes long enough to be said
 
 
 def communicators_options(verb: str) -> Callable[[F], F]:
-    """Options that choose the communicators in the files that count; ``verb`` says in help what happens to their
-    calls."""
+    """Options that select communicators in the files; ``verb`` says in help what is done with the calls of these
+    communicators.
+    """
     return lambda function: stacked(
         function,
         option(

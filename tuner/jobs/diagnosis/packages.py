@@ -25,7 +25,7 @@ _NAME = expression(r"([A-Za-z0-9][\w.]*)-(\d[^-]*)\.dist-info")
 _REQUIRED = expression(r"^Requires-Dist: (nvidia[-_]nccl[-_]cu\d+)\s*\(?==\s*([\d.]+)", re.M | re.I)
 NCCL = expression(r"nvidia_nccl_cu\d+")
 BY_LOADER = ("nccl4py", "cuda_pathfinder")  # what opens it by cuda-pathfinder's order
-FINDERS = "what looks as cuda-pathfinder does (nccl4py)"
+FINDERS = "a program that searches like cuda-pathfinder (nccl4py)"
 LINKED = "a program that is linked with NCCL"
 VLLM_VARIABLE = "VLLM_NCCL_SO_PATH"
 SYSTEM = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/lib")

@@ -54,7 +54,7 @@ class FileKind(StrEnum):
 class DiagnosisOptions:
     """Facts that a user gives about all files; None: the files say it. With ``gpu``, listings count as topologies.
 
-    ``net_gbps`` and ``net_latency_us`` describe adapters that a topology only places.
+    ``net_gbps`` and ``net_latency_us`` describe adapters, if a topology only says where they are.
     """
 
     machine: str | None = None

@@ -39,7 +39,7 @@ def _plain(load: Callable[[Any], None]) -> Callable[[Any], None]:
     def checked(unpickler: Any) -> None:
         load(unpickler)
         if not all(isinstance(each, str | int | float | None) for each in unpickler.stack[-1]):
-            raise pickle.UnpicklingError("it has a tuple with more than texts and numbers, which no dump has")
+            raise pickle.UnpicklingError("it has a tuple with other values than texts and numbers, which no dump has")
 
     return checked
 
@@ -64,7 +64,7 @@ class _PlainUnpickler(pickle._Unpickler):
     dispatch = _DISPATCH
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        raise pickle.UnpicklingError(f"it wants {module_name}.{global_name}, which no dump has")
+        raise pickle.UnpicklingError(f"it asks to import {module_name}.{global_name}, which no dump does")
 
     def persistent_load(self, pid: Any, /) -> NoReturn:
         raise pickle.UnpicklingError("it refers to something outside of it, which no dump does")
