@@ -77,7 +77,8 @@ class BadTopology(TunerError):
 
 
 class IncompleteTopology(BadTopology):
-    """A topology that places devices without describing them: ``gpus`` of ``of`` GPUs, and ``adapters``."""
+    """A topology that says where devices are without describing them. ``gpus`` is the number of such GPUs, out of
+    ``of``, and ``adapters`` the number of such adapters."""
 
     def __init__(self, message: str, gpus: int, of: int, adapters: int) -> None:
         super().__init__(message)

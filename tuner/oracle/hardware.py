@@ -91,10 +91,10 @@ def read(host: Host, around: Surroundings) -> SimulatedNode:
 def for_x86(topology: str) -> str:
     """A topology XML in the form that a libnccl for x86-64 needs.
 
-    Arm and POWER CPUs have no vendor in a topology. A rank on x86-64 with a device below such a CPU adds the vendor of
-    its own computer; the CPUs then differ from rank to rank, and NCCL counts twice as many (ncclTopoGetXmlFromCpu and
-    xmlTopoFuseXmlRecursive, src/graph/xml.cc, v2.28.9-1). With a vendor in the file that does not happen, and NCCL does
-    not use the vendor of such CPUs.
+    Arm and POWER CPUs have no vendor in a topology. A rank that runs on x86-64 and has a device below such a CPU adds
+    the vendor of its own computer. The same CPU then differs from rank to rank, and NCCL counts it twice
+    (ncclTopoGetXmlFromCpu and xmlTopoFuseXmlRecursive, src/graph/xml.cc, v2.28.9-1). With a vendor in the file that
+    does not happen, and NCCL does not use the vendor of such CPUs.
 
     To a CPU without an affinity, NCCL adds that of this computer's NUMA node, which may have none. Here each CPU gets
     one.

@@ -82,8 +82,7 @@ def nvls_gathers_slower(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def nvls_tree_slower(_: Float, point: ModelPoint) -> Float:
-    """Bandwidth per channel: the slower of node and network; beyond two nodes the network carries the tree both
-    ways."""
+    """Bandwidth per channel: the slower of node and network; beyond two nodes the network carries data both ways."""
     inter = f32(point.graph.bw_inter_gbs)
     return min(f32(point.graph.bw_intra_gbs), inter if point.nodes <= 2 else inter / f32(2))
 

@@ -137,8 +137,8 @@ def _bends(error: Array) -> bool:
 
 
 def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Terms:
-    """The steps and bytes of the files' collective on their number of ranks. BadMeasurement if files differ in
-    collective or ranks, or if no number of ranks is known.
+    """The steps and the bytes of the collective that the files measured, on the number of ranks that they used.
+    BadMeasurement if files differ in collective or ranks, or if no number of ranks is known.
     """
     for sweep in sweeps:
         if ranks is not None and sweep.ranks not in (None, ranks):
