@@ -171,7 +171,8 @@ def test_a_row_60_times_slower_fails_at_every_position_of_every_table_of_a_known
             except BadInput:  # sends and receives that nothing has times of
                 expected = nothing(len(curve.bytes))
                 unexpected += 1
-            least_us = np.array([plausible.fastest_us(rows[at[0]], own.topology, own.trays) for at in curve.lines])
+            fastest_us = plausible.fastest_us_on(own.topology, own.trays)
+            least_us = np.array([fastest_us(rows[at[0]]) for at in curve.lines])
             for at in np.flatnonzero(curve.bytes >= 4 << 20):
                 slower_us = curve.time_us * np.where(np.arange(len(curve.bytes)) == at, 60, 1)
                 found = judge.judge(replace(curve, time_us=slower_us, worst=None), expected, least_us)
@@ -196,5 +197,5 @@ def test_no_healthy_public_run_takes_as_many_times_what_its_links_need_as_fail()
             exchange = row.point.name in ("alltoall", "sendrecv")
             if health.value != "healthy" or row.point.bytes < judge.BEYOND_BYTES or (row.nodes > 1 and not exchange):
                 continue
-            most = max(most, row.median_us / plausible.fastest_us(row, own.topology, own.trays))
+            most = max(most, row.median_us / plausible.fastest_us_on(own.topology, own.trays)(row))
     assert 20 < most < judge.BEYOND_LINKS / 1.4

@@ -47,6 +47,13 @@ def log2i_array(values: SizeArray) -> IntArray:
     return np.where(values == 0, -1, exponent + 32 * wide)
 
 
+def distinct(numbers: NDArray[np.integer[Any]]) -> list[int]:
+    """The different numbers of a one-dimensional array, in ascending order. ``np.unique`` loads masked arrays to do the
+    same.
+    """
+    return sorted(set(numbers.tolist()))
+
+
 def powf(base: Float, exponent: int) -> Float:
     """C's ``powf``; like glibc, it computes in double and rounds once."""
     return f32(f64(base) ** f64(exponent))

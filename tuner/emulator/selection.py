@@ -25,7 +25,7 @@ from tuner.base.errors import BadInput, NoAlgorithm, Remedy
 from tuner.base.frames import Column, Framed, arrays_of
 from tuner.base.names import ALGO_PROTOS, SYMMETRIC, AlgoProto, Algorithm, Buffers, Collective, Protocol, Windows
 from tuner.base.nouns import Choice
-from tuner.base.numerics import NEVER_US, Float, FloatArray, IntArray, SizeArray, shortest
+from tuner.base.numerics import NEVER_US, Float, FloatArray, IntArray, SizeArray, distinct, shortest
 from tuner.base.sizes import size_list
 from tuner.emulator import model
 from tuner.emulator.communicator import Comm
@@ -330,12 +330,12 @@ class Selection:
         combination = answers.cell.copy()
         time_us = np.empty(nbytes.shape, np.float32)
         channels, threads = np.empty(nbytes.shape, np.int64), np.empty(nbytes.shape, np.int64)
-        for cell in np.unique(answers.cell).tolist():
+        for cell in distinct(answers.cell):
             if cell == OWN:
                 continue
             of_cell = np.flatnonzero(answers.cell == cell)
             named = answers.channels[of_cell]
-            for count in np.unique(named).tolist():
+            for count in distinct(named):
                 at = of_cell[named == count]
                 channels[at], threads[at] = self.launched_by_tuner(request, nbytes[at], ALGO_PROTOS[cell], count)
             # The tuner's cell has the time 0. The time that NCCL had computed says more, if there is one (up to 2.21

@@ -732,7 +732,8 @@ def _least_us(file: ResultFile, curve: Curve, expectation: Expectation) -> Array
     margin."""
     own = expectation.scenario.resolve().own
     rows = {row.line: row for row in file.table.blocks}
-    return np.array([plausible.fastest_us(rows[lines[0]], own.topology, own.trays) for lines in curve.lines])
+    fastest_us = plausible.fastest_us_on(own.topology, own.trays)
+    return np.array([fastest_us(rows[lines[0]]) for lines in curve.lines])
 
 
 def _diagnosed(
@@ -824,7 +825,7 @@ def _problem(file: str, problem: Problem) -> FileProblem:
 
 def _sizes(file: ResultFile, nccl: str, judged: JudgedCurve) -> Iterator[JudgedSize]:
     curve, expected, kind = judged.curve, judged.expected, judged.curve.kind
-    names = expected.pick_names()
+    names, busbw_gbs, floor_gbs = expected.pick_names(), judged.busbw_gbs, judged.floor_gbs
     for at, lines in enumerate(curve.lines):
         yield JudgedSize(
             file=curve.file,
@@ -843,8 +844,8 @@ def _sizes(file: ResultFile, nccl: str, judged: JudgedCurve) -> Iterator[JudgedS
             expected_us=float(expected.time_us[at]),
             low_us=float(judged.low_us[at]),
             high_us=float(judged.high_us[at]),
-            busbw_gbs=float(judged.busbw_gbs[at]),
-            floor_gbs=float(judged.floor_gbs[at]),
+            busbw_gbs=float(busbw_gbs[at]),
+            floor_gbs=float(floor_gbs[at]),
             time=judged.expected.whose[at],
             measured=bool(expected.measured[at]),
             limit=float(expected.high[at]),

@@ -114,7 +114,7 @@ def _explained(curves: Sequence[Curve], expectation: Expectation, fault: Fault |
     weight = min(_INDEPENDENT / len(off), 1.0)
     common = _common(off / scatter, shape_of_offset / scatter, weight)
     left = off - common * shape_of_offset
-    cost = weight * len(off) * _loss(left, scatter) + common**2 / 2 + _prior(fault)
+    cost = weight * len(off) * float(_loss(left, scatter)) + common**2 / 2 + _prior(fault)
     return _Explained(fault, cost, median(np.abs(left).tolist()))
 
 
@@ -137,16 +137,17 @@ def _common(off: Array, of_offset: Array, weight: float) -> float:
 
 def _start_us(measured_us: Array, modelled_us: Array, scatter: Array) -> float:
     """The delay in us that, added to every modelled time, makes the differences smallest."""
-    losses = [_loss(np.log(measured_us / (modelled_us + extra)), scatter) for extra in _STARTS_US]
+    losses = _loss(np.log(measured_us / (modelled_us + _STARTS_US[:, None])), scatter)
     return float(_STARTS_US[int(np.argmin(losses))])
 
 
-def _loss(off: Array, scatter: Array) -> float:
-    """Mean Huber loss of differences in units of the scatter: quadratic for small differences, linear for large
-    ones.
+def _loss(off: Array, scatter: Array) -> Array:
+    """Mean Huber loss, over the last axis, of differences in units of the scatter: quadratic for small differences,
+    linear for large ones.
     """
     size = np.abs(off) / scatter
-    return float(np.mean(np.where(size < _HUBER, size**2 / 2, _HUBER * (size - _HUBER / 2))))
+    loss: Array = np.mean(np.where(size < _HUBER, size**2 / 2, _HUBER * (size - _HUBER / 2)), axis=-1)
+    return loss
 
 
 def _prior(fault: Fault | None) -> float:

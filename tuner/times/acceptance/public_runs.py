@@ -12,6 +12,7 @@ links' bandwidth.
 import json
 import math
 import os
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -339,7 +340,7 @@ def _matches(curve: ComparedCurve, other: PublicCurve, nearness: ClassNearness) 
 
 def band(nodes: int) -> int:
     """Class of the number of nodes. Within a class, NCCL's choices and the network's noise are similar."""
-    return int(np.searchsorted((1, 2, 8, 32), nodes))
+    return bisect_left((1, 2, 8, 32), nodes)
 
 
 def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits | None = None) -> TypicalTimes:
@@ -356,10 +357,12 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits 
         those = matching(curve, curves, near)
         if near is ClassNearness.same_class and (own_ones := [each for each in those if each.own]):
             those = own_ones  # the same user's machines are more similar than others'
-        found, number, of_sites = typical_of(curve.bytes, those, times=near is ClassNearness.same_class)
-        fresh = np.isnan(log_us) & ~np.isnan(found)
-        log_us[fresh] = (found if near is ClassNearness.same_class else found + log_model)[fresh]
-        nearness[fresh], runs[fresh], sites[fresh] = near, number[fresh], of_sites[fresh]
+        open_ = np.flatnonzero(np.isnan(log_us))
+        found, number, of_sites = typical_of(curve.bytes[open_], those, times=near is ClassNearness.same_class)
+        known = ~np.isnan(found)
+        fresh = open_[known]
+        log_us[fresh] = found[known] if near is ClassNearness.same_class else found[known] + log_model[fresh]
+        nearness[fresh], runs[fresh], sites[fresh] = near, number[known], of_sites[known]
     sure, high, row, far = np.full((4, count), np.nan)
     learnt = by or limits.shipped()
     for at in np.flatnonzero(nearness >= 0):
@@ -383,17 +386,17 @@ def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -
     values = []
     for each in those:
         if times:
-            values.append(each.log_at(sizes, each.time_us, grows=True))
+            values.append(each.log_at(sizes, each.time_us, grows=True).tolist())
         else:
             share = [time / allowed for time, allowed in zip(each.time_us, each.model_us, strict=True)]
-            values.append(each.log_at(sizes, share, grows=False))
+            values.append(each.log_at(sizes, share, grows=False).tolist())
     for at in range(len(sizes)):
         of_sites: dict[str, list[float]] = defaultdict(list)
         names = set()
         own = False
         for each, value in zip(those, values, strict=True):
             if not math.isnan(value[at]):
-                of_sites[each.site].append(float(value[at]))
+                of_sites[each.site].append(value[at])
                 names.add(each.name)
                 own |= each.own
         number[at], sites[at] = len(names), len(of_sites)

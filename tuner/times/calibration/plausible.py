@@ -4,7 +4,7 @@ The bounds follow from the links alone, with the data sheets' bandwidths: they i
 algorithms, and allow for reductions in switches, so that a shorter time is wrong whatever NCCL did.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from statistics import median
@@ -188,21 +188,35 @@ def least_us(row: SampleBlock, topology: Topology, trays: int | None = None) -> 
     With ``trays``, the row needs NVLink inside a domain and the adapters of all its trays. 0 if no link's speed is
     known. BadInput if the machine has fewer GPUs.
     """
+    return least_us_on(topology, trays)(row)
+
+
+def least_us_on(topology: Topology, trays: int | None = None) -> Callable[[SampleBlock], float]:
+    """:func:`least_us` of rows on one machine, whose links are looked up once for each number of GPUs."""
     net_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
-    gpus = row.gpus_per_node
-    if trays is not None:
-        gpus = min(gpus, len(topology.gpus))
-        row = _of_domains(row, trays)
-        net_gbs *= row.gpus_per_node / gpus
-    gpu_gbs = links_of_gpu_gbs(topology, gpus)
-    inside = _inside_bytes(row, reduces_in_switch(topology, gpus)) / gpu_gbs if gpu_gbs else 0.0
-    between = _between_bytes(row) / net_gbs if net_gbs and row.nodes > 1 else 0.0
-    return max(inside, between) / 1000
+
+    @cache
+    def inside_gbs(gpus: int) -> tuple[float, bool]:
+        return links_of_gpu_gbs(topology, gpus), reduces_in_switch(topology, gpus)
+
+    def least(row: SampleBlock) -> float:
+        own_gbs, gpus = net_gbs, row.gpus_per_node
+        if trays is not None:
+            gpus = min(gpus, len(topology.gpus))
+            row = _of_domains(row, trays)
+            own_gbs *= row.gpus_per_node / gpus
+        gpu_gbs, in_switch = inside_gbs(gpus)
+        inside = _inside_bytes(row, in_switch) / gpu_gbs if gpu_gbs else 0.0
+        between = _between_bytes(row) / own_gbs if own_gbs and row.nodes > 1 else 0.0
+        return max(inside, between) / 1000
+
+    return least
 
 
-def fastest_us(row: SampleBlock, topology: Topology, trays: int | None = None) -> float:
+def fastest_us_on(topology: Topology, trays: int | None = None) -> Callable[[SampleBlock], float]:
     """The time in us below which a row is refused: what the links need, less a margin for clocks and rounding."""
-    return max(least_us(row, topology, trays) / _ABOVE, SHORTEST_US)
+    least = least_us_on(topology, trays)
+    return lambda row: max(least(row) / _ABOVE, SHORTEST_US)
 
 
 def _of_domains(row: SampleBlock, trays: int) -> SampleBlock:
@@ -238,7 +252,8 @@ def _beyond(rows: Sequence[SampleBlock], topology: Topology, trays: int | None) 
         most = max(row.gpus_per_node for row in rows)
         text = f"{plural(len(many), 'row')} with up to {most} GPUs a node, and the machine has {there}"
         beyond.append(Problem(Kind.too_many_gpus, many, text))
-    over = [(least_us(row, topology, trays) / row.median_us, row) for row in fitting]
+    least = least_us_on(topology, trays)
+    over = [(least(row) / row.median_us, row) for row in fitting]
     above = [(factor, row) for factor, row in over if factor > _ABOVE]
     if above:
         factor, row = max(above, key=lambda each: each[0])

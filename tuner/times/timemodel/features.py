@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Protocol
-from tuner.base.numerics import SizeArray
+from tuner.base.numerics import SizeArray, distinct
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
@@ -80,7 +80,7 @@ class Features:
     def by_algo_proto(self) -> "tuple[Part, ...]":
         """The calls of each algorithm and protocol, with a mask that selects them; empty if all calls have the same."""
         combinations = self.algo_proto
-        numbers = np.unique(combinations).tolist() if isinstance(combinations, np.ndarray) else []
+        numbers = distinct(combinations) if isinstance(combinations, np.ndarray) else []
         if len(numbers) < 2:
             return ()
         masks = [combinations == number for number in numbers]
@@ -177,7 +177,7 @@ def by_combination(selection: Selection, request: Request, picks: Picks) -> Iter
     features.
     """
     combinations = picks.combinations
-    for number in np.unique(combinations).tolist():
+    for number in distinct(combinations):
         which = np.flatnonzero(combinations == number)
         nccl_us = picks.time_us[which]
         # A pick that something else made may have no time, or that of another size

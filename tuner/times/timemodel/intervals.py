@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import ALGO_PROTOS, Algorithm, Protocol
+from tuner.base.numerics import distinct
 from tuner.times.timemodel.features import Array, Features, Numbers, exp, least, log2, most, sqrt, where
 
 POINTS = 50  # points of a curve, one per octave
@@ -335,7 +336,7 @@ class Certainty:
         if not isinstance(kinds, np.ndarray):
             return self._octaves_beyond(kinds, log_bytes)
         beyond = np.zeros(len(calls))
-        for kind in np.unique(kinds).tolist():
+        for kind in distinct(kinds):
             beyond = np.where(kinds == kind, self._octaves_beyond(kind, log_bytes), beyond)
         return beyond
 

@@ -12,7 +12,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.frames import Column, Framed, arrays_of
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective
-from tuner.base.numerics import SizeArray
+from tuner.base.numerics import SizeArray, distinct
 from tuner.base.spelling import option
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
@@ -224,7 +224,7 @@ class TimeModel:
         if not isinstance(combinations, np.ndarray):
             return self._times_at(calls, self._place(request, combinations))
         parts = []
-        for number in np.unique(combinations).tolist():
+        for number in distinct(combinations):
             where = np.flatnonzero(combinations == number)
             parts.append((where, self._times_at(calls[where], self._place(request, number))))
         return joined_times(parts, len(calls))
