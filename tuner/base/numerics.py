@@ -48,9 +48,7 @@ def log2i_array(values: SizeArray) -> IntArray:
 
 
 def distinct(numbers: NDArray[np.integer[Any]]) -> list[int]:
-    """The different numbers of a one-dimensional array, in ascending order. ``np.unique`` loads masked arrays to do the
-    same.
-    """
+    """The different numbers of an array [number], in ascending order. np.unique imports masked arrays to do it."""
     return sorted(set(numbers.tolist()))
 
 
