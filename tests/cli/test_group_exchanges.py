@@ -72,7 +72,7 @@ def test_a_file_has_the_same_calls(tmp_path: Path) -> None:
         (("broadcast@16:1M",), "root 16; valid: 0 to 15"),
         (("allreduce:1M*10001",), "a group has at most 10000 calls"),
         ((f"send@{'9' * 5000}:1M",), "expected a rank"),
-        ((f"send@1:{'9' * 5000}",), "size of 5000 digits"),
+        ((f"send@1:{'9' * 5000}",), "size with 5000 digits"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(words: tuple[str, ...], said: str) -> None:
