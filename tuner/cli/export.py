@@ -91,10 +91,10 @@ def command(
     default AllReduce) on 1 to 128 nodes.
 
     csv, goal and chakra write the schedule of one COLLECTIVE as NCCL launches it: each rank's sends and receives, by
-    channel and step. csv has a row for each range of bytes at each end of each message; the switch of NVLS and the
-    network of CollNet are peers, too. goal: the text of LogGOPSim and ATLAHS. chakra: execution traces, FILE.0.et,
-    FILE.1.et, one a rank, as ASTRA-sim reads them (nccl-tuner[chakra]). goal and chakra can only describe ranks, no
-    switch and no network.
+    channel and step. csv has two rows for every range of bytes that a message moves, one of the sender and one of the
+    receiver; the switch of NVLS and the network of CollNet are peers, too. goal: the text of LogGOPSim and ATLAHS.
+    chakra: execution traces, FILE.0.et, FILE.1.et, one a rank, as ASTRA-sim reads them (nccl-tuner[chakra]). goal and
+    chakra can only describe ranks, no switch and no network.
 
     \b
     nccl-tuner export --format xla --machine dgx-h100 --nodes 2 --out h100.pbtxt

@@ -62,7 +62,9 @@ WIDTH = 42
 @click.command(name="check", cls=options.Command)
 @click.argument("folder", type=FILE, metavar="DIR")
 @options.collectives_argument
-@options.option("--machine", "The machine of the hosts, if the records do not show it.", metavar="NAME")
+@options.option(
+    "--machine", "Which machine the hosts are, if the records do not show it (nccl-tuner machines).", metavar="NAME"
+)
 @options.file_option("--topology", "FILE.xml", "Instead of --machine: the topology of all hosts.")
 @options.range_options
 @options.call_options(buffers=False, in_place=False, windows=False)

@@ -34,9 +34,9 @@ MOST_MISSING = 8  # most ranks that a row names as missing
 class LiveCounts:
     """Counts of one rank of one communicator, or of one process whose table is not used (``refused`` says why).
 
-    ``decided``, ``could_not_run`` and ``costs`` map a line of the table to its number of calls, for rows that had any;
-    ``lines`` are the lines of all its rows. ``rank`` is what the launcher set, or None. ``runs``: whether the process
-    exists; None on another host.
+    ``decided``, ``could_not_run`` and ``costs`` are numbers of calls by row of the table; a row is named by its line in
+    the table's file, and rows without calls are absent. ``lines`` has the line of every row. ``rank`` is what the
+    launcher set, or None. ``runs``: whether the process exists; None on another host.
     """
 
     host: str

@@ -181,8 +181,9 @@ class Stats:
 
 
 def read(files: Iterable[Path]) -> Stats:
-    """Reads and sums the files. BadInput if they have no lines and, with the place, for a line that the plugin cannot
-    have written."""
+    """Reads and sums the files. Raises BadInput if they have no lines, or if the plugin cannot have written one of
+    their lines; the message then names file and line.
+    """
     ranks = [rank for file in files for rank in lines(file)]
     if not ranks:
         raise BadInput("no statistics in these files: the plugin writes them when a communicator ends")

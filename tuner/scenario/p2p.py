@@ -143,7 +143,8 @@ def network_of(resolved: ResolvedScenario, rank: int, later: Collection[Algorith
         links = resolved.view_of(first).links
         if links is None:
             raise BadInput(
-                "registered buffers depend on adapters, which only a topology tells; valid without it: plain"
+                "picks on registered buffers depend on adapters, which only a topology shows; valid without one: plain "
+                "buffers"
             )
         return links().adapter_of(place, adapter)
 

@@ -292,7 +292,9 @@ class ResolvedScenario:
         from tuner.graphs import searched
 
         if any(kind.scenario.graphs is not None for kind in self.kinds):
-            raise BadInput(f"{option('graphs')}: channels across nodes need the search's own graphs; valid without it")
+            raise BadInput(
+                f"{option('graphs')}: channels across nodes are emulated on searched graphs only; valid: without it"
+            )
         kinds: dict[tuple[int, int], NodeKind] = {}
         for node, count in self.nodes:
             if (id(node), count) not in kinds:
@@ -455,8 +457,9 @@ class ResolvedScenario:
         rule, placed = resolved.rules_for(self.release).nvls_if_shared, [kind.gpu_of_rank for kind in self.kinds]
         if rule is not None and rule(placed) != any(rule([gpus]) for gpus in placed):
             raise BadInput(
-                f"NCCL {self.release.name} leaves NVLS on where the last two ranks of all have a GPU each and others "
-                "share; not emulated where nodes differ so; valid: the nodes whose ranks share GPUs last"
+                f"NCCL {self.release.name} leaves NVLS on if the last two ranks of the communicator have a GPU each, "
+                "although other ranks share one; this is not emulated; valid: give the nodes on which ranks share GPUs "
+                "after the others"
             )
 
     def oracle_configuration(self) -> "OracleConfiguration":

@@ -78,7 +78,7 @@ class LinkRates:
 
 
 def table(scenario: Scenario, collective: Collective, links: LinkRates, times: Times) -> tuple[str, list[str]]:
-    """The file's text, and who predicts its times; cells of node counts without an answer are empty."""
+    """Returns the file's text, and who predicts its times. Cells are empty for numbers of nodes without a time."""
     request, whose = Request(collective, DataType.float32, Op.sum), []
     columns: list[list[str]] = []
     for nodes in NODES:

@@ -101,8 +101,8 @@ RULES = (
 @options.option(
     "--overlap",
     "overlapped",
-    "Share of the communication that runs at the same time as the computation; with --model nccl also shows how many "
-    "SMs the calls occupy. [default: 0; with --communication-us 0,0.5,0.8,1]",
+    "Share of the communication that runs at the same time as the computation. With --model nccl, the answer also says "
+    "how many SMs the calls occupy. [default: 0; if --communication-us is given: 0,0.5,0.8,1]",
     type=values.PARTS,
 )
 @options.option(

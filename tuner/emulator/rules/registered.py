@@ -108,8 +108,8 @@ def missing(release: Release, buffers: Buffers) -> str | None:
 
 
 def not_on_nodes(communicator: Comm, buffers: Buffers) -> str | None:
-    """A condition under which such buffers are not emulated, because nodes differ or cliques are joined; None if they
-    are emulated.
+    """Why a collective on such buffers is not emulated here: the nodes differ, or NCCL joins NVLink domains into one.
+    Returns None if it is emulated.
 
     A rank's NVLS channels depend on the compute capability of its own GPU, and with one rank per node on its own
     adapter (ncclNvlsRegResourcesQuery, src/transport/nvls.cc, and src/register/coll_reg.cc, v2.28.9-1).

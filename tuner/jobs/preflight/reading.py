@@ -203,7 +203,7 @@ class RankFacts:
 
     @property
     def plugin_is_own(self) -> bool:
-        """Whether the tuner plugin is this project's, as its file says, so that it can be asked without NCCL."""
+        """Whether the tuner plugin's file is a build of this project's, whose picks can be computed without NCCL."""
         return self.tuner_plugin is not None and self.tuner_plugin.build is not None
 
     @property
@@ -358,8 +358,9 @@ NOT_OF_THE_KIND = (*OF_THE_RANK, "visible_gpus", "interfaces")
 
 @dataclass(frozen=True, slots=True)
 class RecordedRank:
-    """One record: of a rank, or of a host if nothing said which rank it was. ``kind`` is the index of its facts in the
-    kinds."""
+    """One record: of a rank, or of a host if nothing said which rank it was. ``kind`` is an index
+    into the kinds, which hold equal facts of several ranks once.
+    """
 
     file: str
     rank: int | None

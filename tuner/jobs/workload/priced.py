@@ -49,8 +49,8 @@ class AllKernels:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPrice:
-    """Measured times of the pick and of the best combination for one call; ``regret_us`` is the loss of all calls
-    together."""
+    """Measured times of one kind of call, us: with NCCL's pick and with the best combination. ``regret_us`` is the
+    difference, times the number of such calls."""
 
     pick_us: float
     best: str

@@ -155,11 +155,11 @@ def _beyond_links(curve: Curve, links_us: Array) -> Mask:
 def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
     """Judges each size of a curve. ``least_us``: the time per size that the links alone need, us.
 
-    Each size has three limits that do not depend on the other sizes. Above the first it is slow. Above the second it
-    fails if three of four successive sizes are. Above the third it fails by itself, and so it does if it takes 50 times
-    what the links alone need, whatever is expected. The two largest fail if both are slow, and so do the slow sizes
-    below 64 KiB if they are more than half. So a slower row never makes a verdict better, nor does leaving out a row
-    that is not slow.
+    Each size has three limits that do not depend on the other sizes. A size above the first limit is slow. Three of
+    four successive sizes that are above the second limit fail. A size above the third limit fails by itself, and so
+    does one that takes 50 times what the links alone need, whatever is expected. The two largest fail if both are slow,
+    and so do the slow sizes below 64 KiB if they are more than half. So a slower row never makes a verdict better, nor
+    does leaving out a row that is not slow.
     """
     allowed = start_allowed_us(curve.bytes)
     high_us = expected.time_us * expected.high + allowed

@@ -145,7 +145,9 @@ def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Term
             raise BadMeasurement(f"{sweep.path}: {sweep.ranks} ranks, not {ranks}; valid: without {option('ranks')}")
     names, counts = {sweep.collective for sweep in sweeps}, {sweep.ranks or ranks for sweep in sweeps}
     if len(names) > 1 or len(counts) > 1:
-        raise BadMeasurement("files of several collectives or numbers of ranks; valid: runs of the same")
+        raise BadMeasurement(
+            "the files differ in collective or number of ranks; valid: files of one collective on one number of ranks"
+        )
     (count,) = counts
     if count is None:
         raise BadMeasurement(f"{sweeps[0].path}: does not say the number of ranks; valid: {option('ranks')} N")
