@@ -529,7 +529,7 @@ def test_a_table_whose_rows_all_take_effect(tmp_path: Path) -> None:
     table = tmp_path / "t"
     table.write_text("nccl-tuner-table 1\nallreduce bytes=..1M -> ring/simple channels=2\nreduce -> ring/ll\n")
     done = run("plugin", "lint", "--libnccl", str(table), *ON, "2.28.9")
-    assert done.stdout.startswith("every row for this communicator takes effect: 2 of 2 rows seen to\n")
+    assert done.stdout.startswith("every row for this communicator takes effect: 2 of 2 rows were tried\n")
     assert "Ring/Simple x1" in done.stdout
 
 

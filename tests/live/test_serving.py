@@ -77,7 +77,8 @@ def test_flashinfer_over_pcie_is_what_vllms_class_says() -> None:
     fetched("vllm@0.33.0")
     group = ("check", "--engine", "vllm@0.33.0", "--machine", "8xl40s@2xturin", "--gpus-per-node", "4")
     over_pcie = ("--env", "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC=1", "--engine-arg", "max-cudagraph-capture-size=512")
-    assert run(*group, *over_pcie, "--hidden-size", "4096").stdout.startswith("all ")
+    same = "choose the same implementation for all 400 calls"
+    assert same in run(*group, *over_pcie, "--hidden-size", "4096").stdout
     asked = {"capability": 89, "ranks": 4, "nodes": 1, "dtype": DataType.bfloat16, "nvlink_everywhere": False}
     release, environment = releases.load("vllm@0.33.0"), {"VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC": "1"}
     given = switches.read(release, environment, ["max-cudagraph-capture-size=512"])

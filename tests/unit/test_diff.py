@@ -198,7 +198,7 @@ def test_all_releases_that_have_such_buffers() -> None:
     words = ["diff", "allgather", "--machine", "dgx-b200", "--all-releases", "--buffers", "window"]
     result = CliRunner().invoke(everything, words)
     assert result.exit_code == 0, result.output
-    assert result.stderr.startswith("without 2.18.1, 2.18.3, 2.19.3, ")
+    assert result.stderr.startswith("left out: NCCL 2.18.1, 2.18.3, 2.19.3, ")
     assert result.stderr.endswith("2.26.5, which cannot use such buffers (--buffers window)\n")
     later = [name for name in release.names() if release.load(name).rules.non_classic_path != "classic_path_only"]
     pairs = [tuple(line.split()[:2]) for line in result.stdout.splitlines() if line.startswith(" 2.")]

@@ -168,7 +168,7 @@ def _verdict(rows: list[tried.TriedRow], idle: list[tried.TriedRow]) -> str:
     seen = sum(row.bytes is not None for row in rows) - sum(row.bytes is not None for row in idle)
     if idle:
         return f"{len(idle)} of {len(rows)} rows have no effect here: lines {', '.join(str(row.line) for row in idle)}"
-    return f"every row for this communicator takes effect: {seen} of {len(rows)} rows were tried and did"
+    return f"every row for this communicator takes effect: {seen} of {len(rows)} rows were tried"
 
 
 def _tried_row(row: tried.TriedRow) -> tuple[object, ...]:
