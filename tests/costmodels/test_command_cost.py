@@ -685,7 +685,7 @@ def test_files_that_do_not_fit(run: Run, tmp_path: Path) -> None:
     two = planted(tmp_path / "b.txt", 3, 250, 1, nodes=2)
     said = run("report", str(file), "--machine", "dgx-h100", "--nodes", "2", code=2)
     assert "a.txt: was measured on 8 ranks, but 2 x dgx-h100" in said
-    assert "runs of the same" in run("fit", "alpha-beta", "--sweep", str(file), str(two), code=2)
+    assert "the files differ in collective" in run("fit", "alpha-beta", "--sweep", str(file), str(two), code=2)
     assert "no NVLink bandwidth" in run("report", str(file), "--machine", "pcie-l40s", code=2)
     few = nccltests_text.write(tmp_path / "c.txt", [(8, 1.0), (16, 1.0)])
     assert "a.txt: 8 ranks, not 6; valid: without --ranks" in run(
