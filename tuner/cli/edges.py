@@ -227,7 +227,7 @@ PICK = (
     Column("channels", of_all(span, "channels")),
     Column("threads", of_all(span, "threads")),
 )
-NARROW = 1e-4  # of its first size: a row of ranges of one pick that is no wider
+NARROW = 1e-4  # a row is narrow if its sizes are fewer than this share of the first of them
 BY_SIZE = (
     Column("from", lambda ranges: ranges[0].from_bytes, human_bytes),
     Column("to", lambda ranges: ranges[-1].to_bytes, human_bytes),

@@ -17,7 +17,7 @@ from tuner.machine.topology.xml import Element
 # class, device and subsystem, such as "0302 [10de:2330] [10de:16c1] a1 00"
 PCI_TYPE = expression(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\] \[([0-9a-f]{4}):([0-9a-f]{4})\].*")
 NVIDIA = "10de"
-# Osdev_type of InfiniBand and RoCE devices, by the version of the format
+# osdev_type of InfiniBand and RoCE devices, by the version of the format
 OPEN_FABRICS = {"1": "3", "2": "3", "3": "32"}
 # Bandwidth of one lane in one direction in GB/s, as hwloc counts it (hwloc/pci-common.c): 8 of 10 bits carry data,
 # later 128 of 130.

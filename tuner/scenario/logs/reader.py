@@ -94,7 +94,7 @@ _NVLINK = expression(r"\+ NVL\[[\d.]+\] - GPU/(\S+)")
 # src/transport/p2p.cc, shm.cc, net.cc: a connection and its way; src/graph/connect.cc: the ring of a channel
 _VIA = expression(r"Channel \d+(?:/\d+)? : (\d+)\[\S+\] -> \d+\[\S+\] (?:\[(send|receive)\] )?via (NET/.+?/\d\S*|\S+)")
 _RING = expression(r"^Channel (\d+)/(\d+) :((?:\s+\d+)+)\s*$")
-# Src/init.cc, for one rank, up to where the line is cut
+# src/init.cc, for one rank, up to where the line is cut
 _TREES = expression(r"^Trees((?: \[\d+\] \S+->\d+->[-\d/]+)+)")
 _TREE = expression(r"\[(\d+)\] ([-\d/]+)->(\d+)->(-?\d+)")  # up to 2.7 with its way down after a bar
 _NVLS_HEAD = expression(r"^NVLS Head +(\d+):((?: +\d+)+)\s*$")  # src/graph/connect.cc, up to 20 nodes
