@@ -309,4 +309,4 @@ def test_written_and_read_again_is_the_same(tmp_path: Path) -> None:
     ],
 )
 def test_least_time_of_the_links(row: SampleBlock, least_us: float) -> None:
-    assert plausible.least_us(row, TOPOLOGY) == pytest.approx(least_us, rel=1e-5)
+    assert plausible.least_us_on(TOPOLOGY)(row) == pytest.approx(least_us, rel=1e-5)

@@ -182,17 +182,13 @@ def refuse(table: Measurements, topology: Topology | None, where: str, trays: in
     return judged
 
 
-def least_us(row: SampleBlock, topology: Topology, trays: int | None = None) -> float:
-    """The time in us that the links alone need for the row: NVLink or PCIe inside a node, adapters between nodes.
-
-    With ``trays``, the row needs NVLink inside a domain and the adapters of all its trays. 0 if no link's speed is
-    known. BadInput if the machine has fewer GPUs.
-    """
-    return least_us_on(topology, trays)(row)
-
-
 def least_us_on(topology: Topology, trays: int | None = None) -> Callable[[SampleBlock], float]:
-    """:func:`least_us` of rows on one machine, whose links are looked up once for each number of GPUs."""
+    """The function that gives the time in us that the links alone need for a row: NVLink or PCIe inside a node,
+    adapters between nodes. The links of the machine are looked up once for each number of GPUs.
+
+    With ``trays``, a row needs NVLink inside a domain and the adapters of all its trays. The time is 0 if no link's
+    speed is known. The function raises BadInput if the machine has fewer GPUs.
+    """
     net_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
 
     @cache
@@ -214,7 +210,9 @@ def least_us_on(topology: Topology, trays: int | None = None) -> Callable[[Sampl
 
 
 def fastest_us_on(topology: Topology, trays: int | None = None) -> Callable[[SampleBlock], float]:
-    """The time in us below which a row is refused: what the links need, less a margin for clocks and rounding."""
+    """The function that gives the time in us below which a row is refused: what the links need, less a margin for
+    clocks and rounding.
+    """
     least = least_us_on(topology, trays)
     return lambda row: max(least(row) / _ABOVE, SHORTEST_US)
 
