@@ -163,7 +163,7 @@ def test_a_size_that_deepspeed_never_prints(size: str, tmp_path: Path) -> None:
     text = (EXAMPLES / "deepspeed.log").read_text()
     (file := tmp_path / "deepspeed.log").write_text(text.replace("256.0 MB", f"{size} MB", 1))
     assert size in file.read_text()
-    assert "not a number as DeepSpeed prints it" in refusal(("budget", "FILE", *DGX), file)
+    assert "where DeepSpeed prints a number" in refusal(("budget", "FILE", *DGX), file)
 
 
 @pytest.mark.parametrize("took", [10**400, float("nan"), float("inf"), "12", None, -5, [1]])
@@ -216,4 +216,4 @@ def test_a_skeleton_with_a_number_that_is_none_is_named(tmp_path: Path) -> None:
 def test_a_listing_that_is_empty_is_none(tmp_path: Path) -> None:
     (file := tmp_path / "topo.txt").write_text("")
     said = refusal(("machines", "FILE", "--gpu", "h100-sxm", "--cpu", "GenuineIntel:6:143"), file)
-    assert f"{file}: nothing that nvidia-smi topo -m or lstopo --of xml printed" in said
+    assert f"complete what nvidia-smi topo -m or lstopo --of xml printed, which {file} is not" in said

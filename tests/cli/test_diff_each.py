@@ -56,4 +56,7 @@ def test_values_of_two_keys_are_compared_with_each_other_and_devices_add_up() ->
 )
 def test_what_makes_one_comparison_refuses_two_values(words: tuple[str, ...]) -> None:
     done = run(*words, code=2)
-    assert f"{words[-3]} and {words[-1]} change the same key: give one of them, or use 'nccl-tuner diff'" in done.stderr
+    assert (
+        f"{words[-3]} and {words[-1]} change the same key: give one of them, or compare each with 'nccl-tuner diff'"
+        in done.stderr
+    )

@@ -204,4 +204,4 @@ def test_programs_of_the_page_read_a_compiled_file(compiled_picks: Path, tmp_pat
 def test_a_compiled_file_wants_a_name_and_a_table() -> None:
     assert "name the file to write with --out" in refused("allreduce", "--format", "compiled", *NODE)
     words = ["allreduce", "--format", "compiled", *NODE, "--buffers", "window", "--out", "never"]
-    assert "a table of size ranges cannot hold its picks" in refused(*words)
+    assert "a table of size ranges cannot hold the picks" in refused(*words)

@@ -74,26 +74,32 @@ def test_rings_of_a_node_need_only_what_is_received_in_a_window(windows: str, ta
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("pick", *CALL, "--rank", "4"), "rank 4; valid: 0 to 3"),
-        (("pick", *CALL, "--root", "-1"), "root -1; valid: 0 to 3"),
+        (("pick", *CALL, "--rank", "4"), "rank 4 is not in the communicator: valid are 0 to 3"),
+        (("pick", *CALL, "--root", "-1"), "root -1 is no rank of the communicator: valid are 0 to 3"),
         (("pick", "allgather", *CALL[1:], "--root", "1"), "AllGather has no root"),
         (("pick", *CALL[:-1], "--rank", "1"), "--rank only applies with --launch: add --launch, or remove it"),
         (
             ("pick", *COPIED),
-            "copy engines execute AllGather of 1024 bytes, and no kernel is launched; valid: --buffers plain",
+            "copy engines execute AllGather of 1024 bytes, and no kernel is launched: use --buffers plain",
         ),
-        (("pick", *COPIED, "--json"), "no kernel is launched; valid: --buffers plain"),
-        (("pick", "allgather:1M*2", *COPIED[1:5], *COPIED[7:]), "copy engines do the work and launch nothing"),
-        (("pick", *ON_WINDOWS, "--buffers", "graph", "--rank", "8"), "rank 8; valid: 0 to 7"),
+        (("pick", *COPIED, "--json"), "no kernel is launched: use --buffers plain"),
+        (("pick", "allgather:1M*2", *COPIED[1:5], *COPIED[7:]), "these calls have no launch to show"),
+        (
+            ("pick", *ON_WINDOWS, "--buffers", "graph", "--rank", "8"),
+            "rank 8 is not in the communicator: valid are 0 to 7",
+        ),
         (
             ("pick", *CALL, "--nccl", "2.30.7", "--buffers", "graph", "--env", "NCCL_MNNVL_CROSS_CLIQUE=1"),
-            "CROSS_CLIQUE: launches in full",
+            "full launches with NCCL_MNNVL_CROSS_CLIQUE",
         ),
         (("pick", *RINGS[:-1], "2.32.3", "--env", "NCCL_RUNTIME_CONNECT=0"), "PAT connects several ranks per node"),
         (("pick", "allgather:64M,reducescatter:64M", *GROUP), "PAT connects several ranks per node"),
-        (("pick", "reduce@4:1M", *ON, "--launch"), "root 4; valid: 0 to 3"),
+        (("pick", "reduce@4:1M", *ON, "--launch"), "root 4 is no rank of the communicator: valid are 0 to 3"),
         (("pick", "send@1:1M", *ON, "--launch"), "--launch only applies to collectives"),
-        (("pick", "broadcast@1:1M,broadcast@2:1M", *ON[:-1], "2.29.2", "--launch"), "from 2 roots become one call"),
+        (
+            ("pick", "broadcast@1:1M,broadcast@2:1M", *ON[:-1], "2.29.2", "--launch"),
+            "turns broadcasts from 2 roots into one call",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(words: tuple[str, ...], said: str) -> None:
@@ -125,4 +131,4 @@ def test_chunks_by_which_nccl_cannot_divide_are_refused(
         return
     said = run(*words, *settings, "--launch", code=2).stderr
     assert f"{algorithm}/{protocol}: chunks of " in said
-    assert variable in said.partition("valid: a larger ")[2]
+    assert variable in said.partition("set a larger ")[2]

@@ -579,9 +579,9 @@ def test_buckets_only_add_latency() -> None:
     ("plan", "says"),
     [
         (Parallelism(pp=3), "pp 3 does not divide layers 32"),
-        (Parallelism(dp=4, ep=3), "the model has no experts"),
-        (Parallelism(sequence_parallel=True), "valid with tp of 2 or more"),
-        (Parallelism(zero=4), "zero: 4; valid: 0, 1, 2, 3"),
+        (Parallelism(dp=4, ep=3), "model with experts"),
+        (Parallelism(sequence_parallel=True), "set tp to 2 or more"),
+        (Parallelism(zero=4), "zero 4: valid are 0, 1, 2 and 3"),
         (Parallelism(dp=2, gradient_bytes=0), "gradient_bytes: 0; valid: above 0"),
         (Parallelism(tp=0), "tp: 0; valid: 1 or more, whole"),
         (Parallelism(micro_batch_sequences=-1.0), "micro_batch_sequences: -1"),
@@ -642,9 +642,9 @@ def test_a_fabric_of_ones_own(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=re.escape(says)):
             fabric.fabric(fabric.read(str(file)), "mine")
     for text, says in (
-        (whole, "no tables in the file; valid: bytes="),
+        (whole, "the fabric's file has no tables: add bytes="),
         (f"tables = 3\n{whole}", "tables: TypeError"),
-        (f"tables = [{{ title = 'a', path = 'direct', rows = [] }}]\n{whole}", "tables: KeyError('bytes'); valid"),
+        (f"tables = [{{ title = 'a', path = 'direct', rows = [] }}]\n{whole}", "tables: KeyError('bytes'): each needs"),
         (f"tables = [{{ title = 'a', path = 'direct', bytes = 1, rows = [[1, 2]] }}]\n{whole}", "rows of nodes, ranks"),
     ):
         file.write_text(text)
@@ -766,7 +766,7 @@ def test_nonsense_is_refused(bad: Any) -> None:
 def test_one_bad_value_of_many_is_named() -> None:
     with pytest.raises(BadInput, match=r"ranks: 2\.5; valid: 2 or more, whole"):
         operations.bus_gbs(CostOperation.AllReduce, 1, 1, [2, 2.5, 4])
-    with pytest.raises(BadInput, match="hierarchical: alpha and beta of two levels"):
+    with pytest.raises(BadInput, match="hierarchical algorithms need alpha and beta of two levels"):
         cost(CostOperation.AllReduce, HIERARCHICAL, 2, 2, (level(1, 1), None))
-    with pytest.raises(BadInput, match="halving-doubling of 6"):
+    with pytest.raises(BadInput, match="for a power of two ranks, not for 6"):
         terms(CostOperation.AllReduce, "halving-doubling", 6)

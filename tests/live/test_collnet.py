@@ -259,7 +259,7 @@ def test_a_communicator_that_is_split_off(name: str) -> None:
     if release.load(name).connect.split_keeps_collnet:
         exact(as_many)
     else:
-        with pytest.raises(BadInput, match="on as many nodes NCCL"):
+        with pytest.raises(BadInput, match="on this number of nodes: NCCL"):
             as_many.communicator()
 
 

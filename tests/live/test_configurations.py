@@ -208,13 +208,13 @@ def test_a_configured_call_is_priced_and_launched_alone() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"minCTA": 4}, "unknown field; did you mean minCTAs"),
+        ({"minCTA": 4}, "has no field minCTA; did you mean minCTAs"),
         ({"maxCTAs": 0}, "valid: 1 or more"),
         ({"splitShare": 2}, "valid: 0, 1"),
         ({"minCTAs": "many", "maxCTAs": 4}, "valid: 1 or more"),
         ({"minCTAs": 8, "maxCTAs": 4}, "above maxCTAs=4"),
-        ({"minCTAs": 8}, r"without maxCTAs.*valid: both, or 2\.31\.2 and later"),
-        ({"graphUsageMode": 1}, r"NCCL 2\.28\.9 has no such field; valid: 2\.29\.2 and later"),
+        ({"minCTAs": 8}, r"minCTAs but no maxCTAs.*set both, or use 2\.31\.2 or later"),
+        ({"graphUsageMode": 1}, r"NCCL 2\.28\.9 has no field graphUsageMode .*: use 2\.29\.2 or later"),
         ({"nChannelsPerNetPeer": 65}, "valid: 1 to 64"),
     ],
 )

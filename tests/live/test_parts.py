@@ -128,7 +128,7 @@ def test_processes_with_several_gpus_merge_adapters_as_libnccls_do(nccl: str, pe
     scenario = Scenario(nccl, 2, topology=file, gpus_per_process=per_process)
     rules = release.load(nccl).search.merging
     if rules is not None and rules.leaks:
-        with pytest.raises(BadInput, match="for the rank of a process that comes first"):
+        with pytest.raises(BadInput, match="for the first rank of a process"):
             scenario.communicator()
         return
     report = check(scenario, [ALL_COLLECTIVES[Collective.AllReduce]], [1 << 16, 1 << 22, 1 << 28])

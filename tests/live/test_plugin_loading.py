@@ -183,7 +183,7 @@ def test_interfaces_that_nccl_takes(compiled: Compile, name: str, version: int) 
 def test_the_recorder_asks_a_plugin_as_nccl_does(compiled: Compile, name: str, version: int) -> None:
     file = compiled([version])
     if name not in RECORDING:
-        with pytest.raises(BadInput, match=f"NCCL {name} gives plugins no costs to record; valid: 2.22 and later"):
+        with pytest.raises(BadInput, match=f"NCCL {name} gives plugins no costs to record: use 2.22 or later"):
             oracle(name, file, record_plugin=True)
         return
     if not 2 <= version <= newest(name):
@@ -203,9 +203,9 @@ def test_the_recorder_asks_a_plugin_as_nccl_does(compiled: Compile, name: str, v
 
 @pytest.mark.parametrize("name", WITHOUT)
 def test_a_release_without_tuner_plugins(compiled: Compile, name: str) -> None:
-    with pytest.raises(BadInput, match=f"NCCL {name} has no tuner plugins; valid: 2.19"):
+    with pytest.raises(BadInput, match=f"NCCL {name} has no tuner plugins: use 2.19"):
         oracle(name, compiled())
-    with pytest.raises(BadInput, match=f"NCCL {name} has no tuner plugins; valid: 2.19"):
+    with pytest.raises(BadInput, match=f"NCCL {name} has no tuner plugins: use 2.19"):
         loading.environment(release.load(name), plugin.path())
 
 
@@ -410,7 +410,7 @@ def test_env_takes_the_installed_release_or_the_newest() -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--nccl", "2.18.3"], "NCCL 2.18.3 has no tuner plugins; valid: 2.19.3 and later"),
+        (["--nccl", "2.18.3"], "NCCL 2.18.3 has no tuner plugins: use 2.19.3 or later"),
         (["--nccl", "2.99.1"], "no table for NCCL 2.99.1; valid: 2."),
         (["--table", "bad.table"], "bad.table:2: "),
         (["--table", "missing.table"], "missing.table: No such file or directory"),

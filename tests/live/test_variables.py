@@ -291,7 +291,7 @@ def test_what_reaches_registered_buffers_is_refused_with_them() -> None:
     selection = Selection(scenario.communicator())
     assert selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum), 1 << 20).channels[0] > 0
     for buffers in (Buffers.registered, Buffers.window):
-        with pytest.raises(BadInput, match="NCCL_P2P_USE_CUDA_MEMCPY: emulated for plain buffers only"):
+        with pytest.raises(BadInput, match="NCCL_P2P_USE_CUDA_MEMCPY: only emulated on plain buffers"):
             selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=buffers), 1 << 20)
 
 
@@ -305,7 +305,7 @@ def test_a_planner_that_asks_for_each_call_of_a_group_alone_is_refused_for_group
         with pytest.raises(BadInput, match="each call of a group alone") if refused else nullcontext():
             plan(selection, calls)
         registered = replace(ALL_COLLECTIVES[0], buffers=Buffers.registered)
-        with pytest.raises(BadInput, match="plain buffers only") if refused else nullcontext():
+        with pytest.raises(BadInput, match="only emulated on plain buffers") if refused else nullcontext():
             selection.pick(registered, 1 << 20)
 
 
@@ -378,7 +378,7 @@ def test_no_blocks_at_all(name: str, asked: str) -> None:
     if release.load(name).rules.ctas == "positive_only":
         assert check(scenario).mismatches == ()
         return
-    with pytest.raises(BadInput, match=f"NCCL_MAX_CTAS={asked}: NCCL {name} then has no channel"):
+    with pytest.raises(BadInput, match=f"NCCL_MAX_CTAS={asked} leaves NCCL {name} without a channel"):
         scenario.communicator()
 
 

@@ -83,7 +83,7 @@ def test_hosts_are_counted_where_no_line_says_the_nodes(file: Path) -> None:
     found = describe(log=file)
     assert (found.machine, found.nodes, found.gpus_per_node) == ("dgx-a100", 2, 8)
     file.write_text("\n".join(line for line in text.splitlines() if " rank 15 " not in line) + "\n", encoding="utf-8")
-    with pytest.raises(BadInput, match="needed: the number of nodes"):
+    with pytest.raises(BadInput, match="does not say how many nodes there are"):
         describe(log=file)
 
 

@@ -103,7 +103,7 @@ def test_fit_takes_files_of_one_topology_together(measured: Path, tmp_path: Path
     assert found["communicators"][0] == found["communicators"][1], "one communicator, measured twice"
     slower = dumped_elsewhere(measured, tmp_path, 'link_width="16"', 'link_width="8"')
     said = run("fit", "constants", str(measured), str(slower), *out, code=2).stderr
-    assert "valid together: one machine, one release" in said
+    assert "give files of one machine and one release" in said
 
 
 def test_decide_asks_the_double_again(measured: Path, tmp_path: Path) -> None:

@@ -524,12 +524,12 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
 
     refused(tmp_path / "none.jsonl", match="none.jsonl: No such file")
     (tmp_path / "empty.jsonl").write_text("")
-    refused(tmp_path / "empty.jsonl", match="empty.jsonl: empty; valid: a file of `nccl-tuner measure`")
+    refused(tmp_path / "empty.jsonl", match="empty.jsonl is empty: give a file that")
     (tmp_path / "cut.jsonl").write_text(text[:20])
     refused(tmp_path / "cut.jsonl", match="cut.jsonl:1: not a file of measurements")
     (tmp_path / "mid.jsonl").write_text(text.replace('"AllGather"', '"AllGather', 1))
     refused(tmp_path / "mid.jsonl", match="mid.jsonl:2: not JSON")
-    refused(write(tmp_path / "no.jsonl", TWO, []), match="no.jsonl: no sample block counts of 0: there is none")
+    refused(write(tmp_path / "no.jsonl", TWO, []), match="no.jsonl: none of its 0 sample blocks counts")
     other = Combination(Algorithm.Tree, Protocol.LL)
     replaced = [replace(block, executed=other) for block in some]
     refused(
@@ -552,10 +552,10 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     older = write(tmp_path / "older.jsonl", replace(TWO, nccl="2.27.7"), some)
     refused(good, older, match=r"older.jsonl: measured on dgx-h100, NCCL 2\.27\.7, .*good.jsonl on .*2\.28")
     a100 = write(tmp_path / "a100.jsonl", replace(TWO, machine="dgx-a100"), some)
-    refused(good, a100, match=r"a100.jsonl: measured on dgx-a100, .*valid together: one machine, one release")
+    refused(good, a100, match=r"a100.jsonl was measured on dgx-a100, .*give files of one machine and one release")
     tree = [replace(each, requested=other, executed=other) for each in some]
     refused(
-        write(tmp_path / "t.jsonl", TWO, tree), match="the model has no time for anything that was measured: .*Tree"
+        write(tmp_path / "t.jsonl", TWO, tree), match="NCCL's model has no time for anything that was measured: .*Tree"
     )
 
 

@@ -73,31 +73,31 @@ def refusal(monkeypatch: pytest.MonkeyPatch, cupy: Any, options: Options | None 
 
 def test_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal(monkeypatch, None).endswith(
-        "valid: pip install 'nccl-tuner[gpu]', or cupy for your CUDA; "
-        "without GPUs: the backend 'simulated', with the name of a machine"
+        ": pip install 'nccl-tuner[gpu]', or cupy for your CUDA; "
+        "without GPUs use the backend 'simulated' with the name of a machine"
     )
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     said = refusal(monkeypatch, fake_cupy(None))
-    assert said.startswith("no GPU: cudaErrorInsufficientDriver: ")
-    assert refusal(monkeypatch, fake_cupy(0)) == "no GPU: CUDA_VISIBLE_DEVICES leaves none; valid: one or more"
+    assert said.startswith("no GPU was found (cudaErrorInsufficientDriver: ")
+    assert refusal(monkeypatch, fake_cupy(0)) == "CUDA_VISIBLE_DEVICES leaves no GPU: name one or more in it"
 
 
 def test_one_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "libnccl.so.2").touch()  # is there, and not loaded
     said = refusal(monkeypatch, fake_cupy(1), Options(library=tmp_path / "libnccl.so.2"))
     assert said.startswith(
-        "with one rank there is nothing to choose: NCCL only copies; valid: two GPUs or more, or ranks_per_gpu= 2"
+        "with one rank there is nothing to choose, because NCCL only copies: use two GPUs or more, or ranks_per_gpu= 2"
     )
 
 
 def test_no_libnccl_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gone = tmp_path / "libnccl.so.2"
-    assert refusal(monkeypatch, fake_cupy(2), Options(library=gone)) == f"{gone} does not exist; valid: a libnccl.so.2"
+    assert refusal(monkeypatch, fake_cupy(2), Options(library=gone)) == f"{gone} does not exist: name a libnccl.so.2"
     monkeypatch.setattr(opening, "WHEELS", ("nvidia-nccl-of-nobody",))
     said = refusal(monkeypatch, fake_cupy(2))
-    assert said == "no libnccl: none of nvidia-nccl-of-nobody is installed; valid: pip install nvidia-nccl-of-nobody"
+    assert said == "no libnccl: none of nvidia-nccl-of-nobody is installed: pip install nvidia-nccl-of-nobody"
 
 
 @pytest.mark.live

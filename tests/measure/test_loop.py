@@ -352,7 +352,7 @@ def test_the_line_of_a_header_has_its_keys_in_their_order_and_those_of_others(tm
 
 
 def test_nodes_that_differ_are_refused() -> None:
-    with pytest.raises(BadInput, match="nodes that differ are not simulated"):
+    with pytest.raises(BadInput, match="nodes that differ cannot be simulated"):
         Simulated(replace(CASE, others=(Scenario("", nodes=1, machine="dgx-a100"),)), 1)
 
 
@@ -613,7 +613,7 @@ def test_two_runs_do_not_write_to_one_file(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("no measurements")
-    with pytest.raises(BadMeasurement, match="it has no whole line"), Writer(path, Header()):
+    with pytest.raises(BadMeasurement, match="it has no complete line"), Writer(path, Header()):
         pass
     assert path.read_text() == "no measurements"
 

@@ -167,7 +167,7 @@ def test_an_all_to_all_is_no_all_gather(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["NCCL version 2.19.3+cuda12.3", "h:1:2 [0] NCCL INFO NCCL version 2.19.3+cuda12.3"])
 def test_the_release_that_nccl_printed_among_the_rows(tmp_path: Path, line: str) -> None:
     assert read(tmp_path, f"{V213}{line}\n", AR).header.nccl == "2.19.3"
-    with pytest.raises(BadMeasurement, match=r"several releases in one file \(2.19.3, 2.28.9\)"):
+    with pytest.raises(BadMeasurement, match=r"several releases of NCCL \(2.19.3, 2.28.9\)"):
         read(tmp_path, f"{V213}{line}\n{line.replace('2.19.3', '2.28.9')}\n", AR)
 
 
@@ -301,7 +301,7 @@ REFUSED = {
         V2.replace("5e-07", "N/A"),
         "does not say which collective was run; valid: collective= NAME where the command has it, or one name of all_",
     ),
-    "two programs": (V219 + V219.replace("all_gather", "all_reduce"), "several collectives in one file"),
+    "two programs": (V219 + V219.replace("all_gather", "all_reduce"), "has several collectives"),
     "other ranks": (V219 + V219.replace("#  Rank  0", "#  Rank  1") + V219, "(2 ranks on 1 node, 1 rank on 1 node)"),
     "two jobs at once": (
         "\n".join(line for both in zip(*[V213.splitlines()] * 2, strict=True) for line in both) + "\n",
@@ -317,13 +317,13 @@ REFUSED = {
         V219.replace(
             "#  Rank  0", "#  Rank  0 Group  0 Pid    100 on      nodeB device  0 [0x07] NVIDIA H100\n#  Rank  0"
         ),
-        "output.txt:5: 2 processes, each of which calls itself rank 0",
+        "output.txt:5: 2 processes all call themselves rank 0",
     ),
     "another program": (
         V219.replace("all_gather", "alltoall"),
-        "alltoall_perf is no collective that NCCL tunes; valid: all_",
+        "NCCL does not tune alltoall_perf; valid: all_",
     ),
-    "no row": (V219.split("       65536")[0], "has no whole row of nccl-tests"),
+    "no row": (V219.split("       65536")[0], "has no complete row of nccl-tests"),
     "CPU times": (V219.replace(" time ", " cputime "), "CPU times (-C 1), not those of the GPUs"),
     "nothing": ("hello\n", "no measurements; valid: a file of `nccl-tuner measure`, "),
 }

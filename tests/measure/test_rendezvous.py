@@ -37,11 +37,11 @@ def test_nobody_started_it() -> None:
 @pytest.mark.parametrize(
     ("env", "complaint"),
     [
-        ({**TORCHRUN, "WORLD_SIZE": "x"}, "torchrun's WORLD_SIZE is 'x'; valid: a number"),
-        ({"TORCHELASTIC_RUN_ID": "1"}, "torchrun's RANK is ''; valid: a number"),
-        ({**TORCHRUN, "MASTER_PORT": ""}, "torchrun's MASTER_PORT is ''; valid: a number"),
-        ({k: v for k, v in TORCHRUN.items() if k != "MASTER_ADDR"}, "torchrun's MASTER_ADDR is not set; "),
-        ({**SRUN, "SLURM_NTASKS": ""}, "srun's SLURM_NTASKS is ''; valid: a number"),
+        ({**TORCHRUN, "WORLD_SIZE": "x"}, "torchrun's WORLD_SIZE is 'x', not a number"),
+        ({"TORCHELASTIC_RUN_ID": "1"}, "torchrun's RANK is '', not a number"),
+        ({**TORCHRUN, "MASTER_PORT": ""}, "torchrun's MASTER_PORT is '', not a number"),
+        ({k: v for k, v in TORCHRUN.items() if k != "MASTER_ADDR"}, "torchrun's MASTER_ADDR is not set: "),
+        ({**SRUN, "SLURM_NTASKS": ""}, "srun's SLURM_NTASKS is '', not a number"),
     ],
 )
 def test_half_a_launcher_is_refused(env: dict[str, str], complaint: str) -> None:
@@ -71,7 +71,9 @@ def test_torchrun_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_mpi_without_mpi4py(env: dict[str, str], launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(BadInput, match=rf"^started by {launcher}, and there is no mpi4py; valid: pip install mpi4py"):
+    with pytest.raises(
+        BadInput, match=rf"^the job was started by {launcher}, but mpi4py is missing: pip install mpi4py"
+    ):
         rank_address(env)
 
 
@@ -101,7 +103,7 @@ def mpi(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 
 def test_srun_without_pmi_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     mpi(monkeypatch, 1)
-    with pytest.raises(BadInput, match=r"^srun started 16 tasks, and MPI sees 1: .*; valid: srun --mpi=pmix or "):
+    with pytest.raises(BadInput, match=r"^srun started 16 tasks, but MPI sees 1: .*: use srun --mpi=pmix or "):
         rank_address(SRUN)
 
 

@@ -101,7 +101,7 @@ def test_a_shortened_list_of_ranks_is_not_all_ranks(tmp_path: Path, kept: tuple[
     if kept == (0, 7, 8, 15):  # each node's ranks are as many devices apart
         assert {(row.nodes, row.gpus_per_node) for row in formats.read(file).blocks} == {(2, 8)}
     else:
-        with pytest.raises(BadMeasurement, match="does not name its ranks"):
+        with pytest.raises(BadMeasurement, match="does not say how many ranks there were"):
             formats.read(file)
         given = formats.read(file, Given(nodes=2, machine_gpus=8))
         assert [row.times_us for row in given.blocks] == [row.times_us for row in whole.blocks]
@@ -196,9 +196,9 @@ def test_parquet_has_elements_and_milliseconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "nccl", "says"),
     [
-        ({}, "", "several releases in one file (2.27.3, 2.28.9)"),
-        ({}, "2.29.7", "no row of NCCL 2.29.7; releases in it: 2.27.3, 2.28.9"),
-        ({"message_size": 3}, "2.28.9", "parquet:1: 6 bytes: allgather of float16"),
+        ({}, "", "several releases (2.27.3, 2.28.9)"),
+        ({}, "2.29.7", "has no row of NCCL 2.29.7: it has 2.27.3, 2.28.9"),
+        ({"message_size": 3}, "2.28.9", "parquet:1: allgather of float16 with 6 bytes"),
         ({"latency": 0.0}, "2.28.9", "parquet:1: time_us 0.0"),
         ({"op_name": "gossip"}, "2.28.9", "parquet:1: unknown collective 'gossip'"),
     ],
@@ -285,7 +285,7 @@ def test_ranks_that_are_not_named_have_to_be_given(tmp_path: Path) -> None:
     file = nccl_tests_text.write(tmp_path / "run.log", TIMES)
     lines = [line for line in file.read_text().splitlines() if "Rank" not in line]
     file.write_text("\n".join(lines) + "\n")
-    with pytest.raises(BadMeasurement, match="does not name its ranks; valid: nodes= N gpus_per_node= N"):
+    with pytest.raises(BadMeasurement, match="does not say how many ranks there were: add nodes= N gpus_per_node= N"):
         formats.read(file)
     table = formats.read(file, Given(nodes=2, gpus_per_node=4))
     assert {(row.nodes, row.gpus_per_node) for row in table.blocks} == {(2, 4)}

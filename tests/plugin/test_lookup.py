@@ -631,7 +631,7 @@ def test_what_cannot_be_interpolated_is_refused() -> None:
         {CommunicatorShape(8, 2): one, CommunicatorShape(12, 4): one},
         {CommunicatorShape(8, 2): one, CommunicatorShape(32768, 8192): one},
     ):
-        with pytest.raises(BadInput, match="two numbers of nodes at least"):
+        with pytest.raises(BadInput, match="at least two numbers of nodes"):
             between(known)
 
 

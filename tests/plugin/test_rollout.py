@@ -57,7 +57,7 @@ def test_env_decides_for_the_job(tables: tuple[Path, Path], tmp_path: Path, monk
     assert str(old) in run(*words, "--job", "20").stdout
     monkeypatch.setenv("SLURM_JOB_ID", "19")
     assert str(new) in run(*words).stdout
-    assert "is no percentage" in run(*words, "--percent", "101", code=2).stderr
+    assert "is not a percentage" in run(*words, "--percent", "101", code=2).stderr
 
 
 def test_the_switch_holds_for_jobs_that_begin_later(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_the_switch_holds_for_jobs_that_begin_later(tmp_path: Path) -> None:
     printed = run("plugin", "env", "--nccl", "2.28.9", "--switch", str(file)).stdout
     assert f"export NCCL_TUNER_SWITCH={file}\n" in printed
     assert "export NCCL_TUNER_JOB_TIME=" in printed
-    assert "not there" in run("plugin", "env", "--nccl", "2.28.9", "--switch", str(tmp_path / "no"), code=2).stderr
+    assert "does not exist" in run("plugin", "env", "--nccl", "2.28.9", "--switch", str(tmp_path / "no"), code=2).stderr
 
 
 def test_a_table_is_no_switch_and_stays_as_it_is(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_signature_by_ssh(tables: tuple[Path, Path], tmp_path: Path) -> None:
         refused = run(*words, "--table", str(signed), "--signature", str(tmp_path / f"{signature}.sig"), code=1)
         assert not refused.stdout, "no line that a shell could run on with"
     (tmp_path / "x.sig").write_text("what")
-    with pytest.raises(BadInput, match="neither a signature"):
+    with pytest.raises(BadInput, match="made neither by ssh-keygen"):
         rollout.verify(table, tmp_path / "x.sig", signers, "ops@example.org")
 
 

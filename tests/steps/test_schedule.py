@@ -136,9 +136,9 @@ def fabric_elements(
 def test_a_node_without_heads_is_refused() -> None:
     drawn = drawn_works.drawn(np.random.default_rng(0), Collective.AllReduce)
     found = schedule(replace(drawn.work, algorithm=Algorithm.NVLS), summarize(drawn.connected))
-    with pytest.raises(BadInput, match="no schedule is known of nodes that differ in their heads"):
+    with pytest.raises(BadInput, match="no schedule is known for nodes with different numbers of NVLS heads"):
         list(found.steps(0))
-    with pytest.raises(BadInput, match="schedule of PAT is known for one rank per node"):
+    with pytest.raises(BadInput, match="schedule of PAT is only known for one rank per node"):
         schedule(replace(drawn.work, algorithm=Algorithm.PAT), summarize(drawn.connected))
 
 

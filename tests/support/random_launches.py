@@ -58,7 +58,7 @@ REACHING = (
 FORCED = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_COLLNET_ENABLE")
 SIDES = (Sides.send, Sides.receive, Sides.both)
 FLAGS = (WindowFlag.COLL_SYMMETRIC, WindowFlag.DEFAULT, WindowFlag.STRICT_ORDERING, WindowFlag.GIN_ONLY)
-LEFT_OUT = ("never returns", "copy engines ", "where PAT connects several ranks", "in one group with")
+LEFT_OUT = ("never returns", "copy engines ", "where PAT connects several ranks", "one group with")
 DIFFERENT_LINKS = ("pcie-l40s", "pcie-l40s-4nic", "gh200-4x", "ws-2x-a6000", "dgx-2")
 
 

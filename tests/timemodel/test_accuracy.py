@@ -336,7 +336,7 @@ def test_a_calibration_of_a_topology_answers_for_it_as_for_its_own_machine(tmp_p
     assert by_topology["mean_absolute_error"] == by_name["mean_absolute_error"] < 0.02
     assert by_topology["half_width_90"] < by_name["half_width_90"]  # by name it is another machine
     both = ("--machine", "dgx-h100", "--topology", str(topology), "--nccl", "2.29.2")
-    assert "one node has one of them" in run("fit", "calibration", str(sweep), *both, "-o", str(own), code=2).stderr
+    assert "both describe the node" in run("fit", "calibration", str(sweep), *both, "-o", str(own), code=2).stderr
 
 
 def test_a_mistyped_table_is_pointed_to_the_list(tmp_path: Path) -> None:

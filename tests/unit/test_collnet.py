@@ -57,7 +57,7 @@ def test_the_network_has_to_reduce_too(tmp_path: Path) -> None:
     assert not of_scenario(option)
     assert replace(option, environment={}).communicator().collnet is None
     differing = replace(alone, topology=_marked(tmp_path), machine=None, nodes=1, others=(replace(alone, nodes=1),))
-    with pytest.raises(BadInput, match="some nodes alone reduces"):
+    with pytest.raises(BadInput, match="only some nodes have a network that reduces"):
         differing.communicator()
     marked = _marked(tmp_path)
     marked.write_text(marked.read_text().replace('coll="1" ', "", 1))
@@ -80,7 +80,7 @@ def _marked(folder: Path) -> Path:
 
 @pytest.mark.parametrize("value", ["2", "0x1", "01", "yes"])
 def test_what_releases_read_differently_is_refused(value: str) -> None:
-    with pytest.raises(BadInput, match=rf"NCCL_COLLNET_ENABLE={value}: .*valid: 0, 1"):
+    with pytest.raises(BadInput, match=rf"NCCL_COLLNET_ENABLE={value} is read differently"):
         collnet.requested(Environment({"NCCL_COLLNET_ENABLE": value}))
 
 

@@ -245,10 +245,10 @@ def test_titles_name_the_ranks() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"ranks": "0,9"}, "9; valid: 0 to 7"),
-        ({"ranks": [0, 0]}, "one of them twice"),
-        ({"shared": True}, "shared= needs ranks="),
-        ({"ranks": "3"}, "nothing to pick"),
+        ({"ranks": "0,9"}, "9 is no rank of"),
+        ({"ranks": [0, 0]}, "one of them occurs twice"),
+        ({"shared": True}, "shared= only applies with ranks="),
+        ({"ranks": "3"}, "picks nothing"),
         ({"ranks": "0,3", "ranks_per_gpu": 2, "nccl": "2.30.7"}, "share a GPU"),
     ],
 )
@@ -307,12 +307,12 @@ def test_what_is_said_is_read_again(numbers: set[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "expected whole numbers"),
-        ("0-7:0", "expected whole numbers"),
-        ("a", "expected whole numbers"),
+        ("", "give whole numbers"),
+        ("0-7:0", "give whole numbers"),
+        ("a", "give whole numbers"),
         ("7-0", "0 is below 7"),
         ("0-3,2", "2 is given twice"),
-        ("0-99999999", "expected whole numbers"),
+        ("0-99999999", "give whole numbers"),
     ],
 )
 def test_what_is_no_list_of_ranks_is_refused(text: str, says: str) -> None:

@@ -128,10 +128,10 @@ def test_a_share_counts_octaves() -> None:
 @pytest.mark.parametrize(
     ("assignment", "says"),
     [
-        ("nodes", "expected KEY=VALUE"),
-        ("nodes=", "expected KEY=VALUE"),
-        ("nodes=0", "valid: 1 to"),
-        ("nodes=two", "valid: 1 to"),
+        ("nodes", "not of the form KEY=VALUE"),
+        ("nodes=", "not of the form KEY=VALUE"),
+        ("nodes=0", "valid are 1 to"),
+        ("nodes=two", "valid are 1 to"),
         ("colour=red", "'colour' is not a key that can be changed.*nodes"),
     ],
 )

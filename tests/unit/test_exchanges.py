@@ -46,8 +46,8 @@ def test_chunks_by_which_nccl_cannot_divide_are_refused(nccl: str, nodes: int, v
 @pytest.mark.parametrize(
     ("nccl", "variable", "value", "valid"),
     [
-        ("2.20.5", "NCCL_MIN_P2P_NCHANNELS", "33", "valid: up to 32"),
-        ("2.29.7", "NCCL_P2P_PER_CHANNEL_NET_BW", "0", "valid: 1 GB/s or more"),
+        ("2.20.5", "NCCL_MIN_P2P_NCHANNELS", "33", "set it to 32 or less"),
+        ("2.29.7", "NCCL_P2P_PER_CHANNEL_NET_BW", "0", "set it to 1 GB/s or more"),
         ("2.28.9", "NCCL_WORK_ARGS_BYTES", "33", "too small"),
     ],
 )
@@ -60,7 +60,7 @@ def test_values_with_which_nccl_crashes_or_waits_are_refused(nccl: str, variable
 def test_a_group_of_no_ranks_is_refused(size: str) -> None:
     environment = {"NCCL_P2P_SCHEDULE_GROUP_SIZE": size}
     where = p2p_context(Scenario("2.28.9", 2, machine="dgx-h100", gpus_per_node=2, environment=environment).resolve())
-    with pytest.raises(BadInput, match="valid: 1 rank or more"):
+    with pytest.raises(BadInput, match="valid are 1 and more ranks"):
         plan(where, [ExchangeCall(PeerCall.Send, DataType.int8, 1 << 20, 3)])
 
 

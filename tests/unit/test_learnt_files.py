@@ -47,7 +47,7 @@ def test_a_changed_value_is_refused() -> None:
 def test_what_cannot_be_kept_is_said(cache: Path) -> None:
     cache.write_text("a file")
     for kept in (learnt.check_kept, lambda: learnt.keep(NAME, text())):
-        with pytest.raises(BadInput, match="cannot be written, so nothing can be learnt; set NCCL_TUNER_CACHE"):
+        with pytest.raises(BadInput, match="cannot be written, so nothing can be learnt: set NCCL_TUNER_CACHE"):
             kept()
 
 

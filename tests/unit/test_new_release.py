@@ -242,7 +242,7 @@ def test_a_library_that_differs_is_refused(tmp_path: Path) -> None:
     assert "not emulated exactly: learnt, 4 of 5 compared equal" in refused
     assert refused.count("\n") == 1
     assert (
-        "is no file"
+        "is not a file"
         in run_command("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "/x/libnccl.so.2", code=2).stderr
     )
 
@@ -252,13 +252,13 @@ def test_files_that_others_could_have_written_count_for_none(monkeypatch: pytest
     release.load(NAME)
     reader.forget()
     file.chmod(0o666)
-    with pytest.raises(UnknownRelease, match="that this user wrote"):
+    with pytest.raises(UnknownRelease, match="this user has learnt no file"):
         release.load(NAME)
     file.chmod(0o644)
     release.load(NAME)
     reader.forget()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(UnknownRelease, match="that this user wrote"):
+    with pytest.raises(UnknownRelease, match="this user has learnt no file"):
         release.load(NAME)
 
 
@@ -275,7 +275,7 @@ def test_what_is_no_library_is_refused_at_once(tmp_path: Path) -> None:
     with sparse.open("wb") as file:
         file.truncate(10 << 30)
     text.write_text("no library")
-    for path, said in ((pipe, "is no file"), (Path("/dev/zero"), "is no file"), (sparse, "is larger than 2 GiB")):
+    for path, said in ((pipe, "is not a file"), (Path("/dev/zero"), "is not a file"), (sparse, "is larger than 2 GiB")):
         for words in (("oracle", "learn"), ("pick", "allreduce", "--machine", "dgx-h100", "--nccl")):
             refused = run_command(*words, str(path), code=2).stderr
             assert said in refused

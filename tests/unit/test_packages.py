@@ -78,13 +78,13 @@ def test_a_list_of_packages_says_it(content: str, nccl: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("torch==99.0", "NCCL of torch 99.0: not in tables/packages.toml; valid: "),
-        ("tensorflow==2.18.0", "no table of that package; valid: torch, vllm, sglang, jax"),
+        ("torch==99.0", "torch 99.0 is not in tables/packages.toml: known are "),
+        ("tensorflow==2.18.0", "no table lists that package; valid: torch, vllm, sglang, jax"),
         ("jax[cuda12]==0.6.2", "jax 0.6.2 leaves NCCL open (>=2."),
         ("ngc-25.06", "where 25.04 has 2.26.3 and 25.08 has 2.27.7; the image says it"),
         ("ngc-99.01", "printenv NCCL_VERSION"),
-        ("nvcr.io/nvidia/nemo:25.09", "no table of that image"),
-        ("nvcr.io/nvidia/pytorch:latest", "no table of that image"),
+        ("nvcr.io/nvidia/nemo:25.09", "no table lists that image"),
+        ("nvcr.io/nvidia/pytorch:latest", "no table lists that image"),
         ("/nowhere/freeze.txt", "/nowhere/freeze.txt"),
     ],
 )

@@ -149,6 +149,6 @@ def test_a_process_has_no_more_gpus_than_a_host(described: dict[str, Any], most:
     scenario = Scenario("2.28.9", 1, machine="dgx-h100", **described)
     asked: list[Callable[[], object]] = [scenario.communicator, scenario.oracle_configuration, lambda: scenario.title]
     for each in asked:
-        with pytest.raises(BadInput, match=f"no host has more than {most} GPUs; valid: 1 to {most}"):
+        with pytest.raises(BadInput, match=f"no host has more than {most} GPUs: give 1 to {most}"):
             each()
     assert replace(scenario, gpus_per_process=most).communicator().ranks_share_processes

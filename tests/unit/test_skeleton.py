@@ -289,7 +289,7 @@ def test_what_the_file_lacks_or_contradicts_is_refused(write: Write, scenario: s
 
 def test_the_speed_of_adapters_is_asked_for(write: Write) -> None:
     assert "2 adapters have no speed, the first is 0102:00:00.0; say how fast" in refusal(write, TWO_RAILS, gbps=None)
-    assert "no adapter without speed" in refusal(write, TWO_GPUS)
+    assert "all adapters have a speed already" in refusal(write, TWO_GPUS)
 
 
 @pytest.mark.live

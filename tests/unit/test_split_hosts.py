@@ -115,7 +115,7 @@ def test_very_many_split_hosts_are_quickly_answered(file: Path) -> None:
 def test_no_calibrated_times_of_split_hosts() -> None:
     off = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
     selection = Selection(describe(machine="dgx-h100", nodes=2, nccl=NCCL, env=off).communicator())
-    with pytest.raises(BadInput, match="treats a host as several nodes: none were measured"):
+    with pytest.raises(BadInput, match="treats a host as several nodes, because none were measured"):
         predict.of_communicator(selection, "dgx-h100")
 
 

@@ -95,7 +95,7 @@ def test_between_answers_as_both_neighbours() -> None:
 
 def test_what_differs_is_named_where_it_reaches_the_machine() -> None:
     with pytest.raises(
-        BadInput, match=r"2\.27\.4, and the releases around it differ here: .*rules\.enabled.*valid: 2\.27\.3"
+        BadInput, match=r"2\.27\.4, and the releases around it differ here: .*rules\.enabled.*use 2\.27\.3"
     ):
         Scenario("2.27.4", 2, machine="dgx-h100").communicator()
     one_domain = Scenario(BETWEEN, 1, machine="gb200-nvl72", trays=4)

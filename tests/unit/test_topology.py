@@ -237,7 +237,7 @@ def test_marks_of_adapters_and_gpus() -> None:
         ("add-cpu", "x", "a number that no NUMA node has"),
         ("add-switch", "0000:16:00.0@cpu:0", "a bus id that no device has"),
         ("add-switch", "zz@cpu:0", "a bus id that no device has"),
-        ("add-switch", "ffff:00:01.0@cpu:9", "no PCI switch and no NUMA node"),
+        ("add-switch", "ffff:00:01.0@cpu:9", "neither a PCI switch nor a NUMA node"),
         ("add-switch", "ffff:00:01.0", "@PLACE"),
         ("move-switch", "0000:ff:00.0@cpu:0", "no device"),
         ("ids", "10de@0000:16:00.0", "four hexadecimal digits"),

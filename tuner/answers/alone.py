@@ -64,7 +64,7 @@ def calls_alone(
     differently, or if a group leaves the classic path. NoAlgorithm if nothing can run.
     """
     if not 0 <= root < scenario.ranks:
-        raise BadInput(f"{option('root')} {root}: valid: 0 to {scenario.ranks - 1}")
+        raise BadInput(f"{option('root')} {root} is no rank here: valid are 0 to {scenario.ranks - 1}")
     selection = Selection(scenario.communicator())
     _check_agreement(scenario, request, sizes)
     resolved = scenario.resolve()
@@ -73,14 +73,14 @@ def calls_alone(
     if together:
         if any(path is not None for path in paths):
             raise BadInput(
-                f"{option('group')} is emulated for calls that take the classic path; valid: "
-                f"{option('buffers')} plain, and more than one rank"
+                f"{option('group')} is only emulated for calls on the classic path: use {option('buffers')} plain, and "
+                "more than one rank"
             )
         launches = [launch(selection, operations, lambda: heads_of(resolved))]
         if any(kernel.symmetric is not None for kernel in launches[0].kernels):
             raise BadInput(
-                f"{option('group')}: a single symmetric kernel would run several of these calls, which is not "
-                f"emulated; valid: {option('buffers')} plain"
+                f"{option('group')} is not emulated where a single symmetric kernel would run several of its calls: "
+                f"use {option('buffers')} plain"
             )
     else:
         classic = [each for each, path in zip(operations, paths, strict=True) if path is None]
@@ -137,10 +137,10 @@ def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) 
     """
     (call,) = calls_alone(scenario, request, [nbytes], root)
     if isinstance(call, NonClassicPath):
-        raise BadInput(f"{call.name} has no schedule of messages: {BY_LOADS}; valid: {option('env')} NCCL_ALGO=Ring")
+        raise BadInput(f"{call.name} has no schedule of messages: {BY_LOADS}: set {option('env')} NCCL_ALGO=Ring")
     if pat_not_read(call):
         raise BadInput(
-            f"the schedule of PAT is known from NCCL {PAT_READ_FROM} on; valid: {option('env')} NCCL_ALGO=Ring"
+            f"the schedule of PAT is only known from NCCL {PAT_READ_FROM} on: set {option('env')} NCCL_ALGO=Ring"
         )
     return ScheduledCall(call.title, schedule(call.work, call.across))
 
@@ -166,11 +166,11 @@ def of_exchange(scenario: Scenario, asked: ExchangeQuery) -> ScheduledCall:
     point_to_point = asked.function in POINT_TO_POINT
     for name, rank in (("rank", asked.rank), ("peer" if point_to_point else "root", asked.root)):
         if not 0 <= rank < scenario.ranks:
-            raise BadInput(f"{option(name)} {rank}: valid: 0 to {scenario.ranks - 1}")
+            raise BadInput(f"{option(name)} {rank} is no rank here: valid are 0 to {scenario.ranks - 1}")
     if point_to_point and asked.rank == asked.root:
         raise BadInput(
-            f"{option('peer')} {asked.root}: a send to the rank itself is a copy; "
-            f"valid: another rank than {option('rank')}"
+            f"{option('peer')} {asked.root}: a send to the rank itself is a copy: name another rank than "
+            f"{option('rank')}"
         )
     kernels_of(asked.root)
     words = f"{asked.function.name} of {human_bytes(size)}, {scenario.heading}"

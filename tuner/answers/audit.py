@@ -168,8 +168,7 @@ def audit(
         if loading.interface(release.load(scenario.nccl)).version < OLDEST_WITH_COSTS:
             first = loading.first(lambda each: each.hands_costs)
             raise BadInput(
-                f"NCCL {scenario.nccl} passes no costs to a tuner, so that it cannot be audited; valid: {first} and "
-                "later"
+                f"NCCL {scenario.nccl} passes no costs to a tuner, so that it cannot be audited: use {first} or later"
             )
         begun(scenario)
         nodes = sum(kind.nodes for kind in scenario.kinds)

@@ -38,13 +38,14 @@ def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
     for several in _values_of_keys(assignments).values():
         if len(several) > 1:
             raise BadInput(
-                f"{' and '.join(several)} change the same key: give one of them, or use 'nccl-tuner diff', which "
-                "compares each"
+                f"{' and '.join(several)} change the same key: give one of them, or compare each with 'nccl-tuner diff'"
             )
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not value:
-            raise BadInput(f"change {assignment!r}: expected KEY=VALUE; keys: {', '.join(KEYS)}, or a NCCL variable")
+            raise BadInput(
+                f"change {assignment!r} is not of the form KEY=VALUE; keys: {', '.join(KEYS)}, or an NCCL variable"
+            )
         if key.startswith("NCCL_"):
             scenario = replace(
                 scenario,
@@ -53,7 +54,7 @@ def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
         elif key in KEYS:
             scenario = KEYS[key](scenario, value)
         else:
-            raise BadInput(f"{key!r} is not a key that can be changed; {one_of(KEYS)}, or a NCCL variable")
+            raise BadInput(f"{key!r} is not a key that can be changed; {one_of(KEYS)}, or an NCCL variable")
     return scenario
 
 
@@ -119,18 +120,16 @@ def _has_trays(scenario: Scenario) -> int | None:
 def _trays(scenario: Scenario, value: str) -> Scenario:
     has = _has_trays(scenario)
     if has is None:
-        raise BadInput(
-            f"change trays={value}: only machines that are NVLink domains have trays; valid: hosts-per-domain"
-        )
+        raise BadInput(f"change trays={value}: only machines that are NVLink domains have trays: use hosts-per-domain")
     if not 1 <= _whole("trays", value) <= has:
-        raise BadInput(f"change trays={value}: valid: 1 to {has}")
+        raise BadInput(f"change trays={value}: valid are 1 to {has}")
     return replace(scenario, trays=int(value))
 
 
 def _gpus_per_tray(scenario: Scenario, value: str) -> Scenario:
     if _has_trays(scenario) is None:
         raise BadInput(
-            f"change gpus-per-tray={value}: only machines that are NVLink domains have trays; valid: gpus-per-node"
+            f"change gpus-per-tray={value}: only machines that are NVLink domains have trays: use gpus-per-node"
         )
     return replace(scenario, gpus_per_node=_whole("gpus-per-tray", value))
 
@@ -176,7 +175,7 @@ def _unset(scenario: Scenario, value: str) -> Scenario:
 
 def _whole(key: str, value: str) -> int:
     if not value.isdecimal() or not 1 <= int(value) <= MOST_NODES:
-        raise BadInput(f"change {key}={value}: valid: 1 to {MOST_NODES}")
+        raise BadInput(f"change {key}={value}: valid are 1 to {MOST_NODES}")
     return int(value)
 
 

@@ -131,11 +131,16 @@ def uneven(parts: Sequence[int], ranks: int, dtype: DataType, rank: int) -> list
     is not a whole number of elements, and if there is no such rank.
     """
     if len(parts) not in (ranks, ranks * ranks):
-        raise BadInput(f"{len(parts)} parts for {ranks} ranks; valid: {ranks} parts, or {ranks * ranks} row by row")
+        raise BadInput(
+            f"{len(parts)} parts do not fit {ranks} ranks: give {ranks} parts, or {ranks * ranks} row by row"
+        )
     if odd := [part for part in parts if part < 0 or part % dtype.size_bytes]:
-        raise BadInput(f"a part of {odd[0]} bytes; valid: whole elements of {dtype.name}, {dtype.size_bytes} bytes")
+        raise BadInput(
+            f"a part of {odd[0]} bytes is not a whole number of {dtype.name} elements, which have {dtype.size_bytes} "
+            "bytes"
+        )
     if not 0 <= rank < ranks:
-        raise BadInput(f"rank {rank}; valid: 0 to {ranks - 1}")
+        raise BadInput(f"rank {rank} is not in the communicator: valid are 0 to {ranks - 1}")
     whole = len(parts) == ranks * ranks
     sent = parts[rank * ranks : (rank + 1) * ranks] if whole else parts
     received = parts[rank::ranks] if whole else [parts[rank]] * ranks

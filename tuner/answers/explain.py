@@ -148,17 +148,22 @@ def explain_pick(selection: Selection, constants: ConstantsUsed, request: Reques
     """Explains a pick on the communicator of ``selection``. NoAlgorithm and BadInput as :func:`explain` raises them."""
     if request.symmetric:
         raise BadInput(
-            "explain: calls on window buffers may bypass algorithms and protocols at any size, so there is no pick "
-            "to explain; valid: plain, registered"
+            "calls on window buffers may bypass algorithms and protocols at any size, so there is no pick to explain: "
+            "use plain or registered buffers"
         )
     picks = selection.pick(request, size)
     (pick,) = of_picks(picks)
     (algo_proto,) = picks.algo_protos()
     steps = {each: selection.steps(request, size, each) for each in selection.candidates(request)}
     if algo_proto not in steps and selection.communicator.tuner is not None:
-        raise BadInput(f"the tuner picks {pick.name}, for which NCCL computes no numbers; valid: no tuner")
+        raise BadInput(
+            f"the tuner plugin picks {pick.name}, for which NCCL computes no numbers to explain: leave out the tuner"
+        )
     if algo_proto not in steps or last(steps[algo_proto], "time") != pick.time_us:
-        raise BadInput(f"NCCL_CTA_POLICY moves this pick to {pick.algorithm}, whatever its time; valid: without it")
+        raise BadInput(
+            f"NCCL_CTA_POLICY moves this pick to {pick.algorithm} whatever its time, so there is nothing to explain: "
+            "remove the variable"
+        )
     return Explanation(
         collective=request.collective,
         bytes=size,

@@ -108,7 +108,7 @@ def _request(scenario: Scenario) -> SearchRequest:
     resolved = scenario.resolve()
     if len(resolved.hosts_and_domains) > 1:
         raise BadInput(
-            f"graphs are only shown for nodes of one kind; valid: {option('machine')} or {option('topology')}, without "
+            f"graphs are only shown for nodes of one kind: give {option('machine')} or {option('topology')} instead of "
             f"{option('node')}"
         )
     if scenario.graphs is not None:

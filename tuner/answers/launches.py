@@ -61,7 +61,7 @@ def with_launches(answers: Sequence[PickAnswer], launches: "Launches", kind: Ope
         if not isinstance(answer.pick, Pick) and answer.pick.name == COPY_ENGINES.name:
             raise BadInput(
                 f"there is no launch to show: copy engines execute {answer.collective.name} of {answer.bytes} bytes, "
-                f"and no kernel is launched; valid: {launches.staying(kind.request)}"
+                f"and no kernel is launched: use {launches.staying(kind.request)}"
             )
     return [replace(answer, launch=launches.of([replace(kind, bytes=answer.bytes)])) for answer in answers]
 

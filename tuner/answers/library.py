@@ -156,6 +156,6 @@ def run(
         try:
             ended = subprocess.run(command, env=variables, stdout=sys.stderr if to_stderr else None, check=False)
         except OSError as error:
-            raise BadInput(f"{command[0]}: {error.strerror}; valid: a program that can be run") from None
+            raise BadInput(f"{command[0]} cannot be run: {error.strerror}") from None
     code = ended.returncode
     return EndedProgram(scenario.title, str(prepared.library), tuple(command), code if code >= 0 else 128 - code)

@@ -199,7 +199,7 @@ def _ranges(scenario: Scenario, request: Request, ends: tuple[int | None, int], 
     sizes = [(size, each) for size, each in firsts if size <= each.to_bytes]  # of those that a call can have
     if not sizes:
         low, high = found[0].from_bytes, found[-1].to_bytes
-        raise BadInput(f"{request.title}: no size from {low} to {high} bytes; valid: multiples of {unit}")
+        raise BadInput(f"{request.title} has no size from {low} to {high} bytes: sizes are multiples of {unit}")
     indifferent = any_order(request.dtype, request.op)
     calls = calls_alone(scenario, request, [size for size, _ in sizes], root)
     for (size, each), call in zip(sizes, calls, strict=True):

@@ -244,7 +244,7 @@ class CallPicks(Picks):
         from tuner.answers import charts, choices
 
         if not len(self.bytes):
-            raise BadInput("no sizes to draw; valid: one or more")
+            raise BadInput("no sizes to draw: give one or more")
         sizes, at = np.unique(self.bytes, return_index=True)
         names = ("algorithm", "protocol", "channels", "threads", "time_us")
         picks = choices.Choices((self.scenario.nodes,), sizes, *(getattr(self, name)[np.newaxis, at] for name in names))

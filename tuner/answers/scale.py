@@ -137,13 +137,13 @@ def scale(
     """
     over = over or CountQuery()
     if scenario.others:
-        raise BadInput(f"the number of {over.of.value} cannot be changed if nodes differ; valid: equal nodes")
+        raise BadInput(f"the number of {over.of.value} cannot be changed if nodes differ: use equal nodes")
     low, high = over.low + (over.of.on(scenario, over.low).ranks == 1), over.high  # one rank has nothing to pick
     if not 1 <= low <= high:
         raise BadInput(f"{over.of.value} from {low} to {high}: the first number must not be greater than the last")
     distinct = np.unique(np.array(sizes, np.uint64))
     if per_rank and int(distinct[-1]) * (ranks := over.of.on(scenario, high).ranks) > MAX_BYTES:
-        raise BadInput(f"{distinct[-1]} bytes of each of {ranks} ranks: valid: 2**62 in all")
+        raise BadInput(f"{distinct[-1]} bytes of each of {ranks} ranks are more than 2**62 in all")
     answers = _Answers(scenario, _Calls(requests, distinct, per_rank), over)
     starts = breakpoints.find(answers.labels, low, high, range(low, high + 1) if over.every else (), steps=0)
     ranges = answers.ranges([int(start) for start in starts], high)

@@ -142,11 +142,14 @@ class ServedGroup:
         without: Collection[str] = (),
     ) -> None:
         if scenario.others or scenario.members is not None:
-            raise BadInput("an engine can only be asked about one group of ranks on equal nodes")
+            raise BadInput(
+                "an engine can only be asked about one group of ranks on equal nodes: describe one machine, without "
+                f"{option('ranks')}"
+            )
         self.scenario = scenario
         self.release = releases.load(engine) if isinstance(engine, str) else engine
         if self.release.one_node and scenario.nodes > 1:
-            raise BadInput(f"{self.release.name} serves a model on one node, and this is {scenario.nodes}")
+            raise BadInput(f"{self.release.name} serves a model on one node, but {scenario.nodes} are described")
         self.environment = dict(environment or {})
         self.arguments = tuple(arguments)
         self.graph, self.hidden_size, self.without = graph, hidden_size, frozenset(without)
@@ -299,7 +302,7 @@ class ServedGroup:
         given = [f"{option('env')} {name}={value}" for name, value in made.items() if before.get(name) != value]
         also = f", and add {' '.join(given)}, which {self.release.name} sets" if given else ""
         raise BadInput(
-            f"an engine only carries AllReduce by itself, and NCCL carries {request.collective.name}: leave out "
+            f"an engine only carries AllReduce by itself, and leaves {request.collective.name} to NCCL: leave out "
             f"{option('engine')}{also}"
         )
 

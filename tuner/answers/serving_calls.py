@@ -190,9 +190,9 @@ class StepCalls:
         assert given is not None
         if self.switches[given["backend"]] not in given["splits_rows"]:
             raise BadInput(
-                f"{given['backend']}={self.switches[given['backend']]} with tp={self.model.tp}: {self.release.name} "
-                "does not split a group's rows then, and what each rank sends is not known; "
-                f"valid: tp=1, ep={self.model.ep}"
+                f"with {given['backend']}={self.switches[given['backend']]} and tp={self.model.tp}, "
+                f"{self.release.name} does not split a group's rows, and what each rank sends is not known: use tp=1, "
+                f"ep={self.model.ep}"
             ).cured(Remedy("job", f"ep={self.model.ep}"))
 
     def whole_attention(self, each: Pass) -> Iterator[WantedCall]:
@@ -201,8 +201,8 @@ class StepCalls:
         """
         if self.model.tp > 1:
             raise BadInput(
-                f"tp={self.model.tp} with data-parallel attention: {self.release.name} does not split attention then, "
-                f"its tensor_parallel_size is the number of all ranks; valid: tp=1, ep={self.model.ep}"
+                f"with tp={self.model.tp} and data-parallel attention, {self.release.name} does not split attention: "
+                f"its tensor_parallel_size is the number of all ranks: use tp=1, ep={self.model.ep}"
             ).cured(Remedy("job", f"ep={self.model.ep}"))
         yield from self._exchanged(each)
 

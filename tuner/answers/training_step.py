@@ -74,7 +74,8 @@ def rows(
     scenario.check_gpu_for_each_rank("a training step")
     if scenario.gpus() != cluster.gpus_per_node:
         raise BadInput(
-            f"gpus_per_node: {cluster.gpus_per_node}, but {scenario.name} has {scenario.gpus()}; valid: the same"
+            f"gpus_per_node is {cluster.gpus_per_node}, but {scenario.name} has {scenario.gpus()}: both have to be "
+            "equal"
         )
     machine = _Machine(scenario, cluster, types, times)
     return [machine.row(each) for each in traffics]

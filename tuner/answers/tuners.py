@@ -87,9 +87,9 @@ def named(text: str, machine: str | None, environment: Mapping[str, str], nccl: 
     if text == NONE:
         return None
     if name in NOT_PUBLIC:
-        raise BadInput(f"tuner {name}: not emulated: {NOT_PUBLIC[name]}; valid: {VALID}")
+        raise BadInput(f"the tuner {name} is not emulated: {NOT_PUBLIC[name]}; use {VALID}")
     if name != aws_release.NAME:
-        raise BadInput(f"tuner {text!r}; valid: {VALID}")
+        raise BadInput(f"unknown tuner {text!r}; use {VALID}")
     version = aws_release.named(version) if version else aws_release.of_images()
     own = {variable: environment[variable] for variable in VARIABLES if variable in environment}
     return AwsTuner(aws_release.load(version), product_of(machine), own)
@@ -130,7 +130,7 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
             kept.pop(PLUGIN_VARIABLE, None)  # it is known what it leads to
     else:
         if len(products) > 1 and text != NONE:
-            raise BadInput(f"tuner {text}: not emulated if nodes are different products; valid: {NONE}")
+            raise BadInput(f"the tuner {text} is not emulated if nodes are different products; use {NONE}")
         tuner = named(text, scenario.machine, environment, nccl)
     if own and not isinstance(getattr(tuner, "following", tuner), AwsTuner):
         says = f"{', '.join(own)}: only the tuner {aws_release.NAME} reads it; name that tuner, or remove it"

@@ -168,7 +168,7 @@ class Costs(Framed):
         if the shapes do not match."""
         sizes, shape = np.atleast_1d(np.asarray(self.bytes)), np.shape(self.time_us)
         if shape != (len(sizes), len(Algorithm), len(Protocol)):
-            raise BadInput(f"a cost table of shape {shape}; valid: [{len(sizes)} sizes][algorithm][protocol]")
+            raise BadInput(f"a cost table has shape {shape}, not [{len(sizes)} sizes][algorithm][protocol]")
         size, algorithm, protocol = np.nonzero(self.time_us >= 0)
         return {
             "bytes": sizes[size],
@@ -187,7 +187,7 @@ def _values(column: Column) -> list[Any]:
 
 
 def _missing(package: str) -> BadInput:
-    return BadInput(f"no {package} here; 'pip install {package}' installs it")
+    return BadInput(f"{package} is not installed: pip install {package}")
 
 
 def _for_pandas(pandas: ModuleType, column: Column) -> Any:

@@ -270,7 +270,7 @@ def windows_of(buffers: Buffers, sides: str | None, flags: WindowFlag | str | Se
     """Windows described by names; None means the default. BadInput if a name is not known, or if the buffers are not in
     windows."""
     if buffers is not Buffers.window and (sides, flags) != (None, None):
-        raise BadInput(f"{option('windows')} and {option('window_flags')} need {option('buffers')} window")
+        raise BadInput(f"{option('windows')} and {option('window_flags')} only apply with {option('buffers')} window")
     if sides not in (None, "send", "receive", "both"):
         raise BadInput(f"unknown windows {sides!r}; {one_of(['send', 'receive', 'both'])}")
     return Windows(Sides[sides or "both"], WindowFlag.COLL_SYMMETRIC if flags is None else flags_of(flags))

@@ -171,5 +171,5 @@ def paths(files: Files) -> tuple[Path, ...]:
     """One file or several, as a list of paths. BadInput if there is no file."""
     several = (Path(files),) if isinstance(files, str | PathLike) else tuple(map(Path, files))
     if not several:
-        raise BadInput("no files; valid: at least one")
+        raise BadInput("no files were given: name at least one")
     return several

@@ -23,13 +23,13 @@ def size_bytes(text: str) -> int:
     unit = match[2].lower() if match else None
     scale = None if unit is None else _DECIMAL.get(unit) or _BINARY.get(unit.removesuffix("ib") if unit != "b" else "")
     if match is None or scale is None:
-        raise BadInput(f"size {text!r}: expected bytes such as 8, 64K, 64KiB (1024) or 64KB (1000), with units up to T")
+        raise BadInput(f"size {text!r}: give bytes such as 8, 64K, 64KiB (1024) or 64KB (1000), with units up to T")
     whole, _, part = match[1].partition(".")
     if len(match[1]) > MOST_DIGITS:
-        raise BadInput(f"a size with {len(match[1])} digits is too large; valid: 1 to 2**62 bytes")
+        raise BadInput(f"a size with {len(match[1])} digits is too large: valid are 1 to 2**62 bytes")
     nbytes: int = int(whole) * scale + int(part or 0) * scale // 10 ** len(part)
     if not 1 <= nbytes <= LARGEST_BYTES:
-        raise BadInput(f"size {text!r} is {nbytes} bytes; valid: 1 to 2**62")
+        raise BadInput(f"size {text!r} is {nbytes} bytes: valid are 1 to 2**62")
     return nbytes
 
 
@@ -48,25 +48,25 @@ def _range(text: str) -> list[int]:
     first, last = size_bytes(match[1]), size_bytes(match[2])
     sign, by = match[3] or "*", (size_bytes(match[4]) if match[3] == "+" else _factor(match[4] or "2", text))
     if first > last:
-        raise BadInput(f"sizes {text!r}: {match[1]} is above {match[2]}; valid: LEAST..MOST, as in 8..1G*2")
+        raise BadInput(f"sizes {text!r}: {match[1]} is above {match[2]}: write LEAST..MOST, as in 8..1G*2")
     sizes = [first]
     while (following := sizes[-1] * by if sign == "*" else sizes[-1] + by) <= last:
         sizes.append(following)
         if len(sizes) > MOST_SIZES:
-            raise BadInput(f"sizes {text!r}: more than {MOST_SIZES}; valid: a larger step")
+            raise BadInput(f"sizes {text!r} are more than {MOST_SIZES}: use a larger step")
     return sizes
 
 
 def _factor(text: str, sizes: str) -> int:
     if not text.strip().isdecimal() or int(text) < 2:
-        raise BadInput(f"sizes {sizes!r}: factor {text!r}; valid: a whole number from 2, as in 8..1G*2")
+        raise BadInput(f"sizes {sizes!r}: factor {text!r} has to be a whole number from 2, as in 8..1G*2")
     return int(text)
 
 
 def whole(value: object, name: str) -> int:
     """An integer of Python or NumPy; BadInput for anything else, including booleans."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise BadInput(f"{name} {value!r}: expected a whole number")
+        raise BadInput(f"{name} {value!r} is not a whole number")
     return int(value)
 
 
@@ -99,9 +99,9 @@ def from_ranges(text: str, name: str) -> tuple[int, ...]:
         match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\s*", part)
         first, last, step = (None if each is None else int(each) for each in match.groups()) if match else (None,) * 3
         if first is None or step == 0 or (last or first) - first > _MOST:
-            raise BadInput(f"{name} {text!r}: expected whole numbers and ranges, such as 0,3 or 0-7 or 0-7:2")
+            raise BadInput(f"{name} {text!r}: give whole numbers and ranges, such as 0,3 or 0-7 or 0-7:2")
         if last is not None and last < first:
-            raise BadInput(f"{name} {text!r}: {last} is below {first}; valid: FIRST-LAST or FIRST-LAST:STEP")
+            raise BadInput(f"{name} {text!r}: {last} is below {first}: write FIRST-LAST or FIRST-LAST:STEP")
         numbers += range(first, (first if last is None else last) + 1, step or 1)
     ordered = sorted(numbers)
     for number, following in pairwise(ordered):

@@ -145,7 +145,7 @@ def decide(
     read = dict(zip(given, sha256s(given), strict=True))
     sizes = [(proposal.ranks, proposal.nodes) for proposal in proposals]
     if len(set(sizes)) < len(sizes):
-        raise BadMeasurement("two FILEs have the same numbers of ranks and nodes; valid: one for each")
+        raise BadMeasurement("two FILEs have the same numbers of ranks and nodes: give one for each")
     serving = gate is not None and serves(proposal.comparison.measurements.header for proposal in proposals)
     verdicts = [
         [RowVerdict(row, None, float("nan"), row.sizes, None) for row in proposal.rows]

@@ -76,7 +76,8 @@ def points(
         if all(size % unit for unit in units.values()):
             multiples = one_of(f"multiples of {unit} for {each.name}" for each, unit in units.items())
             raise BadInput(
-                f"{size} bytes: not a whole number of {how.dtype.name} for each of {ranks} ranks; {multiples}"
+                f"{size} bytes are not a whole number of {how.dtype.name} elements for each of {ranks} ranks; "
+                f"{multiples}"
             )
     return [
         Point(collective, size, how.dtype, how.op, in_place, how.graph)

@@ -213,9 +213,7 @@ class Simulated:
         self, scenario: Scenario, seed: int, truth: Mapping[str, Any] | None = None, *, after: int = 0
     ) -> None:
         if scenario.others:
-            raise BadInput(
-                f"{option('backend')} simulated: nodes that differ are not simulated; valid: nodes that are alike"
-            )
+            raise BadInput(f"{option('backend')} simulated: nodes that differ cannot be simulated: use equal nodes")
         self.scenario, self.seed = scenario, seed
         communicator = scenario.communicator()
         planting = np.random.default_rng([seed, _TRUTH_STREAM])
@@ -283,7 +281,9 @@ class Simulated:
         if not interface.hands_costs:
             since = loading.first(lambda each: each.hands_costs)
             name = communicator.release.name
-            raise BadInput(f"NCCL {name} gives tuner plugins no costs to decide by; valid: {since} and later")
+            raise BadInput(
+                f"NCCL {name} passes no costs to tuner plugins, by which they could decide: use {since} or later"
+            )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "decide.table")
             path.write_text(text, "utf-8")
@@ -361,7 +361,7 @@ def _after_switch(noise: PlantedNoise, runs: int, repeats: int) -> NDArray[np.fl
 def from_header(header: Header, *, after: int = 0) -> Simulated:
     """The backend with which a file was measured. BadMeasurement if the header does not fully describe it."""
     if header.backend != NAME:
-        raise BadMeasurement(f"measured with backend {header.backend!r}, not with {NAME!r}")
+        raise BadMeasurement(f"the file was measured with backend {header.backend!r}, not with {NAME!r}")
     truth, seed = header.truth, header.seed
     if truth not in (SEED, NCCLS) or seed is None:
         raise BadMeasurement(f"the header does not say how to build the backend again: truth {truth!r}, seed {seed!r}")

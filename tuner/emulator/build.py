@@ -125,10 +125,10 @@ def _kinds(alike: Sequence[tuple[Node, int]]) -> tuple[list[Node], int, int]:
         if number and node not in kinds:
             kinds.append(node)
     if not kinds:
-        raise BadInput("no nodes; valid: 1 or more")
+        raise BadInput("the communicator has no nodes: give 1 or more")
     ranks = sum(number * len(node.comp_caps) for node, number in alike)
     if ranks < 2:
-        raise BadInput("a communicator of one rank has nothing to pick: NCCL copies; valid: two ranks or more")
+        raise BadInput("with one rank NCCL only copies and picks nothing: give two ranks or more")
     return kinds, sum(number for _, number in alike), ranks
 
 
@@ -165,8 +165,8 @@ def _check_environment(release: Release, environment: Environment, kinds: Sequen
     if unknown := variables.not_emulated(release, environment.values.keys() - environment.searched - agreed):
         if set(unknown) <= set(release.environment.search):
             raise BadInput(
-                f"{', '.join(unknown)}: the search of graphs reads these, but the given graphs were found without "
-                f"them; valid without {option('graphs')}"
+                f"{', '.join(unknown)}: NCCL searches graphs with these variables, but the given graphs were found "
+                f"without them: remove {option('graphs')}"
             )
         valid = (
             f"without {', '.join(unknown)}"
@@ -186,5 +186,7 @@ def _with_collnet(environment: Environment, kinds: Sequence[Node]) -> bool:
     reduces = {kind.network_reduces for kind in kinds}
     requested = collnet.requested(environment)
     if requested and len(reduces) > 1:
-        raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where the network of some nodes alone reduces; valid: 0")
+        raise BadInput(
+            "NCCL_COLLNET_ENABLE=1 is not emulated if only some nodes have a network that reduces: set it to 0"
+        )
     return requested and reduces == {True}

@@ -107,7 +107,7 @@ def apply(nccl: Release, fitted: FittedConstants) -> Release:
     """The release with these constants. BadInput if they were fitted for another release."""
     if nccl.name != fitted.nccl:
         name = fitted.file or "constants"
-        raise BadInput(f"{name}: fitted to NCCL {fitted.nccl}, not {nccl.name}; valid: {fitted.nccl}")
+        raise BadInput(f"{name} was fitted to NCCL {fitted.nccl}, not {nccl.name}: use it with {fitted.nccl}")
     return changed(nccl, fitted.constants)
 
 

@@ -49,19 +49,19 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
     """
     communicator = selection.communicator
     if not operations:
-        raise BadInput("a group without a collective launches nothing; valid: at least one")
+        raise BadInput("a group without a collective launches nothing: add one")
     if len(operations) > 1:
         check_emulated(selection, [operation.request for operation in operations], tuner)
         if communicator.tuner is not None and communicator.tuner.chunks_follow_choices(communicator):
             raise BadInput(
-                "launches in full: in a group, a table's chunk sizes follow the call that was chosen last; valid: "
-                "calls in groups of their own"
+                "the full launch of a group is not emulated if a table sets chunk sizes, because NCCL applies those of "
+                "the call that was chosen last: put the calls in groups of their own"
             )
     check_roots(communicator, operations)
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
     kernels = communicator.rules.schedule(SelectionChooser(selection, tuner), tasks)
     if any(task.path is COPY_ENGINES for task in tasks):
-        raise BadInput("launches in full: copy engines do the work and launch nothing; valid: calls that kernels do")
+        raise BadInput("these calls have no launch to show: copy engines do the work, not kernels")
     by_algorithms = [kernel for kernel in kernels if kernel[0].path is None]
     later = CONNECTED_LATER.intersection(task.algo_proto[0] for kernel in by_algorithms for task in kernel)
     symmetric = [kernel for kernel in kernels if kernel[0].path is not None]
@@ -140,8 +140,8 @@ def _whatever_came_first(network: NetworkOf, later: Collection[Algorithm]) -> Ne
     if later and network(later) != used:
         names = ", ".join(sorted(algorithm.name for algorithm in later))
         raise BadInput(
-            f"launches in full: in one group with {names}, whether adapters take the buffers of rings depends here on "
-            "which a communicator connected first; valid: the calls in groups of their own"
+            f"the full launch of one group with {names} is not emulated here, because whether adapters take the rings' "
+            "buffers depends on which communicator connected first: put the calls in groups of their own"
         )
     return used
 

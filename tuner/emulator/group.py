@@ -108,7 +108,7 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
     """
     communicator = selection.communicator
     if not operations:
-        raise BadInput("a group without a collective launches nothing; valid: at least one")
+        raise BadInput("a group without a collective launches nothing: add one")
     requests = [operation.request for operation in operations]
     check_emulated(selection, requests, tuner)
     check_roots(communicator, operations)
@@ -150,15 +150,15 @@ def check_roots(communicator: Comm, operations: Sequence[Operation]) -> None:
     if together := broadcasts_together(communicator, operations):
         roots = {operations[place].root for place in together}
         raise BadInput(
-            f"broadcasts from {len(roots)} roots become one call in NCCL {communicator.release.name}; valid here: "
-            "one root"
+            f"NCCL {communicator.release.name} turns broadcasts from {len(roots)} roots into one call, which is not "
+            "computed here: give them one root"
         )
 
 
 def check_roots_are_ranks(communicator: Comm, operations: Sequence[Operation]) -> None:
     """Raises BadInput for a root that is not a rank."""
     if outside := [each.root for each in operations if not 0 <= each.root < communicator.ranks]:
-        raise BadInput(f"root {outside[0]}; valid: 0 to {communicator.ranks - 1}")
+        raise BadInput(f"root {outside[0]} is no rank of the communicator: valid are 0 to {communicator.ranks - 1}")
 
 
 def broadcasts_together(communicator: Comm, operations: Sequence[Operation]) -> list[int]:
@@ -221,8 +221,8 @@ def task_of(place: int, operation: Operation, ranks: int) -> CollectiveTask:
     step = request.unit_bytes(ranks)
     if operation.bytes < step or operation.bytes % step:
         raise BadInput(
-            f"no {request.collective.name} of {request.dtype.name} on {ranks} ranks has {operation.bytes} bytes; "
-            f"valid: multiples of {step}"
+            f"{request.collective.name} of {request.dtype.name} on {ranks} ranks cannot have {operation.bytes} bytes: "
+            f"valid are multiples of {step}"
         )
     return CollectiveTask(place, request, operation.bytes, ranks)
 

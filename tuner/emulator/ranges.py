@@ -206,12 +206,14 @@ def ends(low: int | None, high: int, unit_bytes: int, asked: Asked) -> tuple[int
     """
     low, high = whole(unit_bytes if low is None else low, "low"), whole(high, "high")
     if not 1 <= low <= high <= MAX_BYTES:
-        raise BadInput(f"sizes from {low} to {high} bytes; valid: 1 to 2**62, the first not above the last")
+        raise BadInput(
+            f"sizes from {low} to {high} bytes: valid are 1 to 2**62, and the first may not be above the last"
+        )
     most = _largest(asked, min(low, unit_bytes), high)
     if not most:
         asked(low)  # raises the error that says why
     if low > most:
-        raise BadInput(f"sizes from {low} bytes; valid: to {most}, the largest size that NCCL accepts here")
+        raise BadInput(f"sizes from {low} bytes on: NCCL accepts at most {most} bytes here")
     return low, most
 
 

@@ -65,11 +65,14 @@ def parse_call_configuration(given: Mapping[str, str | int]) -> CallConfiguratio
     for name, value in given.items():
         if name not in FIELDS:
             hint = did_you_mean(name, FIELDS)
-            raise BadInput(f"call config {name}: unknown or not emulated{hint}; {one_of(FIELDS)}")
+            raise BadInput(f"field {name} of a call's configuration is unknown or not emulated{hint}; {one_of(FIELDS)}")
         values[name] = str(value) if name == "algSelection" else _integer(name, value)
     forced = values.get("forceAlgSelection", 1)
     if forced not in (0, 1):
-        raise BadInput(f"call config forceAlgSelection={forced}: the call returns ncclInvalidArgument; valid: 0, 1")
+        raise BadInput(
+            f"with forceAlgSelection={forced} in its configuration the call returns ncclInvalidArgument: valid are 0 "
+            "and 1"
+        )
     return CallConfiguration(**{CALL_FIELDS[name]: value for name, value in values.items() if name in CALL_FIELDS})  # type: ignore[arg-type]
 
 
@@ -77,9 +80,9 @@ def _integer(name: str, value: str | int) -> int:
     try:
         number = int(str(value), 0)
     except ValueError:
-        raise BadInput(f"call config {name}={value}: valid: a whole number") from None
+        raise BadInput(f"{name}={value} in a call's configuration has to be a whole number") from None
     if number not in INT32:
-        raise BadInput(f"call config {name}={value}: valid: {INT32.start} to {INT32.stop - 1}")
+        raise BadInput(f"{name}={value} in a call's configuration: valid are {INT32.start} to {INT32.stop - 1}")
     return number
 
 
@@ -192,7 +195,7 @@ class CallKind(TypedDict, total=False):
 def request(collective: Collective | str, **kind: Unpack[CallKind]) -> Request:
     """A call described by NCCL's names. BadInput for an unknown name."""
     if unknown := sorted(kind.keys() - CallKind.__annotations__.keys()):
-        raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(CallKind.__annotations__)}")
+        raise BadInput(f"unknown {', '.join(unknown)}: valid are {', '.join(CallKind.__annotations__)}")
     buffers = by_name(Buffers, kind.get("buffers", Buffers.plain), "kind of buffers")
     return Request(
         by_name(Collective, collective, "collective"),

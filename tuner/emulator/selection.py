@@ -213,7 +213,9 @@ class Selection:
             return [None] * len(nbytes)
         self._check_type(request)
         if (none := request.parts(self.communicator.ranks)) > nbytes.min(initial=none):
-            raise BadInput(f"{request.collective.name} has less than a byte for each rank; valid: from {none} bytes")
+            raise BadInput(
+                f"{request.collective.name} of this size has less than a byte for each rank: give {none} bytes or more"
+            )
         rule, protocol = self.communicator.rules.non_classic_path, classic or self._protocols(nbytes)
         return [rule(self.communicator, request, size, protocol) for size in nbytes.tolist()]
 
@@ -598,7 +600,7 @@ def size_array(sizes: ArrayLike) -> SizeArray:
     """Sizes in bytes as an array of one dimension. BadInput unless they are integers from 1 to 2**62."""
     values = whole_numbers(sizes)
     if values.size and (values.min() < 1 or values.max() > MAX_BYTES):
-        raise BadInput(f"sizes: {values.min()} to {values.max()} bytes; valid: 1 to 2**62")
+        raise BadInput(f"sizes from {values.min()} to {values.max()} bytes: valid are 1 to 2**62")
     if values.dtype == np.int64:
         return values.view(np.uint64)  # no size is below 1
     return values.astype(np.uint64, copy=False)
@@ -611,7 +613,7 @@ def whole_numbers(sizes: ArrayLike) -> NDArray[np.integer]:
         values = np.array([size for text in values.ravel().tolist() for size in size_list(text)])
     if values.ndim != 1 or (values.size and values.dtype.kind not in "ui"):  # NumPy makes a float array of []
         raise BadInput(
-            f"sizes: expected integers in one dimension, 1 to 2**62, got {values.dtype} of shape {values.shape}"
+            f"sizes have to be integers in one dimension, from 1 to 2**62, not {values.dtype} of shape {values.shape}"
         )
     return values if values.size else values.astype(np.uint64)
 

@@ -90,7 +90,7 @@ class NumberTable:
 
 def _no_sizes(sizes: SizeArray) -> BadInput:
     signed = sizes.astype(np.int64)
-    return BadInput(f"sizes: {signed.min()} to {signed.max()} bytes; valid: 1 to 2**62")
+    return BadInput(f"sizes from {signed.min()} to {signed.max()} bytes: valid are 1 to 2**62")
 
 
 def _ranges(

@@ -191,7 +191,7 @@ def alone_or_ends(situation: Situation, _: EngineRelease, given: Given) -> Passe
     """At most one of two switches is on. BadInput if both are: the engine then ends."""
     if all(situation.switches[name] for name in given["of"]):
         one, other = given["of"]
-        raise BadInput(f"{one} and {other}: the engine ends with both; valid: one of them")
+        raise BadInput(f"the engine ends at its start with both {one} and {other}: give one of them")
     return ALL, {}
 
 
@@ -231,7 +231,7 @@ def peer_access_or_ends(situation: Situation, _: EngineRelease, given: Given) ->
     """Every GPU of a node maps the others' memory. BadInput if they do not: the engine ends with the switch."""
     if not situation.peer_access:
         name = given["switch"]
-        raise BadInput(f"{name}=1: the engine ends with it where GPUs cannot map each other's memory; valid: {name}=0")
+        raise BadInput(f"the engine ends with {name}=1 if GPUs cannot map each other's memory: set {name}=0")
     return ALL, {}
 
 
@@ -357,7 +357,7 @@ def flashinfer_backend(situation: Situation, _: EngineRelease, given: Given) -> 
     backend = situation.switches[given["switch"]]
     facts = {"backend": backend, "nodes": situation.nodes, "capability": situation.capability_text}
     if backend == "trtllm" and situation.nodes > 1:
-        raise BadInput(f"{given['switch']}=trtllm: the engine ends with it on several nodes; valid: auto, mnnvl")
+        raise BadInput(f"the engine ends with {given['switch']}=trtllm on several nodes: use auto or mnnvl")
     least = given.get("least_capability_across_nodes")
     if backend == "auto" and situation.nodes > 1 and least is not None and situation.capability < least:
         return NONE, facts
@@ -659,8 +659,8 @@ def outside_listed_tokens(situation: Situation, release: EngineRelease, given: G
     left_to_nccl = row.get(str(1 << situation.hidden_size.bit_length() - 1))
     if left_to_nccl is None:
         raise BadInput(
-            f"TensorRT-LLM's table is not known for {situation.ranks} ranks and {situation.hidden_size} columns; "
-            "valid: 2, 4 or 8 ranks, from 2048 columns on"
+            f"TensorRT-LLM's table is not known for {situation.ranks} ranks and {situation.hidden_size} columns: it is "
+            "known for 2, 4 and 8 ranks, from 2048 columns on"
         )
     row_bytes = situation.hidden_size * situation.dtype.size_bytes
     sizes = ALL

@@ -324,7 +324,7 @@ def bus_id(text: str) -> int:
     try:
         return int(digits, 16)
     except ValueError:
-        raise BadTopology(f"bus id {text!r} is not of hexadecimal digits, such as 0000:1b:00.0") from None
+        raise BadTopology(f"bus id {text!r} is not written in hexadecimal digits, such as 0000:1b:00.0") from None
 
 
 def _device(element: ET.Element) -> int:

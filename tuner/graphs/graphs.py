@@ -223,7 +223,7 @@ def _multicast(system: System, request: SearchRequest, nccl: Release, variables:
     """Whether NCCL searches for NVLS: its variable asks for it, or the GPUs and an NVSwitch support multicast."""
     wanted = variables.number("NCCL_NVLS_ENABLE", ASK_THE_DRIVER)
     if request.nvls_off and wanted == 1:
-        raise BadInput("NCCL_NVLS_ENABLE=1: NCCL then refuses several ranks on one GPU; valid: 2, 0, or not set")
+        raise BadInput("with NCCL_NVLS_ENABLE=1 NCCL refuses several ranks on one GPU: set 2 or 0, or remove it")
     loop = nccl.search.loop
     gpus = len(system.part_of_rank) if request.in_domain and loop.nvls_counts_domain else len(system.gpus)
     if not wanted or request.nvls_off or gpus <= loop.gpus_without_nvls:

@@ -231,7 +231,7 @@ class Peers:
             return True
         if not self.ignore_disabled and path.type <= self.system.types.NVB:
             raise BadInput(
-                f"NVML denies peer-to-peer between GPUs {source.dev} and {target.dev}, and NVLinks join them"
+                f"NVML denies peer-to-peer between GPUs {source.dev} and {target.dev}, although NVLinks join them"
             )
         return not (self.ignore_disabled or self.routing.disabled_p2p_is_diverted)
 

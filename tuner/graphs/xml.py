@@ -326,7 +326,7 @@ def _new_device(root: ET.Element, parent: ET.Element, net: ET.Element, parents: 
     """Makes a PCI device like that of an adapter, with another bus id (ncclTopoMakePciParent)."""
     device = parents[parents[net]]
     if device.tag != "pci":
-        raise BadInput(f"NCCL merges only PCI devices, and this adapter is none: {net.get('name')}")
+        raise BadInput(f"NCCL merges only PCI devices, and {net.get('name')} is not one")
     taken = {pci.get("busid") for pci in root.iter("pci")}
     digits = "".join(char for char in device.get("busid", "") if char not in ".:-")
     first = int(digits, 16) + 1
@@ -496,7 +496,7 @@ def _add_ethernet(root: ET.Element, host: int) -> None:
     """Adds the network that a host without network devices still has: below the first CPU, without a PCI device."""
     cpu = root.find("cpu")
     if cpu is None:
-        raise BadTopology("no <cpu> in it")
+        raise BadTopology("the topology has no <cpu>")
     nic = cpu.find("nic")
     net = ET.SubElement(ET.SubElement(cpu, "nic") if nic is None else nic, "net", ETHERNET)
     net.set("guid", _guid(net, host))

@@ -145,7 +145,7 @@ def read(path: Path) -> VariablesInFile:
         return _sorted(path, process)
     if len(content) > MOST_BYTES or b"\0" in content:
         raise BadInput(
-            f"{path} is not a text of at most {MOST_BYTES >> 20} MiB; valid: nccl.conf, env's output, a script"
+            f"{path} is not a text of at most {MOST_BYTES >> 20} MiB: give nccl.conf, the output of env, or a script"
         )
     text = content.decode("utf-8", "replace")
     return VariablesInFile(path, assignments(text)) if path.name.endswith("nccl.conf") else of_text(path, text)

@@ -100,7 +100,10 @@ def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]
     exact = text[excludes:].startswith("=")
     wanted = NameList.parse(text[excludes + exact :], MOST_ENTRIES)
     if any(entry.count(":") > 1 for entry in text.split(",")):
-        raise BadInput(f"{SELECT}={text!r}: rails and planes are not emulated; valid: NAME or NAME:PORT, by commas")
+        raise BadInput(
+            f"{SELECT}={text!r}: rails and planes are not emulated: give NAME or NAME:PORT, several with commas "
+            "between them"
+        )
     ports = _ports(adapters)
     numbers = [
         number

@@ -394,7 +394,7 @@ def _unknown(name: str) -> UnknownMachine:
         return error.cured(Remedy("machine", rows[0].instead[0]))
     here = {gpus.chip(model) for model in models.values()}
     if (words := in_words.of_chip(_words(name), here)) is not None:
-        return UnknownMachine(f"no machine {name!r}; in words: {words}, with your GPUs and CPUs")
+        return UnknownMachine(f"no machine {name!r}; describe it in words: {words}, with your GPUs and CPUs")
     meant = nearest(name, known, chips | elsewhere)
     hint = f"; did you mean {', '.join(meant)}?" if meant else f"; {nearest_of(name, models)}"
     error = UnknownMachine(f"no machine {name!r}{hint} (all: nccl-tuner machines)")

@@ -100,7 +100,9 @@ def read(name: str) -> DescribedMachine | None:
     if cpu_name not in _cpus():
         raise BadInput(f"machine {name!r}: no CPU {cpu_name!r}{did_you_mean(cpu_name, _cpus())}; {one_of(_cpus())}")
     if not _is_describable(model):
-        raise BadInput(f"machine {name!r}: {model.name} comes on boards that the catalogue has; valid: its machines")
+        raise BadInput(
+            f"machine {name!r}: {model.name} only comes on boards that the catalogue has: name one of its machines"
+        )
     parts = _Parts(model, int(count), int(sockets), int(below or 0), int(adapters or 0))
     parts.check(name)
     root = parts.root()
@@ -123,11 +125,11 @@ class _Parts:
         most_of = {"GPUs": (self.gpus, MOST_GPUS), "CPUs": (self.sockets, MOST_CPUS)}
         for what, (number, most) in most_of.items():
             if not 1 <= number <= most:
-                raise BadInput(f"machine {name!r}: {number} {what}; valid: 1 to {most}")
+                raise BadInput(f"machine {name!r}: {number} {what}: valid are 1 to {most}")
         if self.gpus % (self.sockets * max(self.below, 1)):
             switches = f", {self.below} a switch" if self.below else ""
             there = f"{plural(self.gpus, 'GPU')} on {plural(self.sockets, 'CPU')}{switches}"
-            raise BadInput(f"machine {name!r}: {there}; valid: the same number on each")
+            raise BadInput(f"machine {name!r}: {there}: each has to have the same number")
 
     def root(self) -> ET.Element:
         """The tree of all devices, with GPUs and adapters spread evenly."""

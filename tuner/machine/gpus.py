@@ -68,7 +68,9 @@ class GpuModel:
             return dict.fromkeys(bus_ids, (HIDDEN_NVSWITCH,) * self.nvlinks)
         size = len(self.mesh)
         if len(bus_ids) % size:
-            raise BadInput(f"{self.name} comes in groups of {size} joined by NVLinks; the topology has {len(bus_ids)}")
+            raise BadInput(
+                f"{self.name} comes in groups of {size} GPUs joined by NVLinks, but the topology has {len(bus_ids)}"
+            )
         ends = {}
         for index, bus_id in enumerate(bus_ids):
             group = bus_ids[index // size * size :]

@@ -98,7 +98,7 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
         raise BadTopology(f"{path}: {error.strerror}") from None
     root = parse(data, str(path), by_nccl=False)[0]
     if root.tag != "graphs":
-        raise BadTopology(f"{path}: root element is <{root.tag}>; valid: <graphs>, as NCCL_GRAPH_DUMP_FILE writes it")
+        raise BadTopology(f"{path}: the root element is <{root.tag}>, not <graphs>, as NCCL_GRAPH_DUMP_FILE writes it")
     channel = next((channel for graph in root.findall("graph") for channel in graph.findall("channel")), None)
     devs = [_dev(gpu, path) for gpu in channel.iter("gpu")] if channel is not None else []
     place = _dev if len(set(devs)) == len(devs) else _rank  # GPUs that ranks share occur several times
@@ -114,7 +114,9 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
     }
     missing = [name for name in ("ring", "tree") if name not in graphs]
     if missing:
-        raise BadTopology(f"{path}: no {' and no '.join(missing)} graph with channels in it; NCCL always finds both")
+        raise BadTopology(
+            f"{path}: has no {' and no '.join(missing)} graph with channels, although NCCL always finds both"
+        )
     return graphs, len(places.all)
 
 
@@ -225,7 +227,7 @@ def _number(element: Element, name: str, path: Path, kind: type, default: str | 
 def _path_type(element: Element, name: str, path: Path) -> str:
     text = element.get(name)
     if text not in PATH_NAMES:
-        raise BadTopology(f"{path}: <graph> attribute {name}={text!r} is no path type; {one_of(PATH_NAMES)}")
+        raise BadTopology(f"{path}: <graph> attribute {name}={text!r} is not a path type; {one_of(PATH_NAMES)}")
     return text
 
 

@@ -258,8 +258,8 @@ class _File:
         if not (bare or silent):
             if gbps is not None or latency_us is not None:
                 raise BadInput(
-                    f"{self.where}: no adapter without speed; leave out "
-                    f"{option('net_gbps')} and {option('net_latency_us')}"
+                    f"{self.where}: all adapters have a speed already: remove {option('net_gbps')} and "
+                    f"{option('net_latency_us')}"
                 )
             return {}
         first = bare[0].get("busid") if bare else silent[0].get("name")

@@ -92,7 +92,7 @@ class Oracle:
         OracleFailed if NCCL refuses it; BadInput for a communicator that was split off.
         """
         if self.configuration.split_off is not None:
-            raise BadInput("a communicator that was split off is not made again; valid: one of all ranks")
+            raise BadInput("a communicator that was split off cannot be made again: use one of all ranks")
         self._read(self._request(messages.StartAgain(dict(variables)), "initialising a further communicator"))
 
     def _read(self, started: messages.Started) -> None:
@@ -186,7 +186,7 @@ class Oracle:
         Calls on graph buffers are always captured.
         """
         if request.symmetric:
-            raise BadInput("calls on windows may leave the classic path; valid for them: launch_on_any_path")
+            raise BadInput("calls on windows may leave the classic path: use launch_on_any_path for them")
         _, calls = self._observe(request, sizes_bytes, captured=captured)
         with self._explained():
             return [self._reader.launched(call) for call in calls]
@@ -211,7 +211,7 @@ class Oracle:
         self._check_ranks()
         self._check_registers(buffers)
         if not calls:
-            raise BadInput("a group without a collective launches nothing; valid: at least one")
+            raise BadInput("a group without a collective launches nothing: add one")
         requests = [
             Request(call.collective, call.dtype, call.op, in_place=in_place, configuration=call.configuration)
             for call in calls
@@ -257,7 +257,7 @@ class Oracle:
         for call in calls:
             own = launches.OWN_FUNCTION.get(call.function)
             if own is not None and own not in self._prepared.symbols.functions:
-                raise BadInput(f"NCCL {self.facts.release} has no {own}; valid: sends and receives")
+                raise BadInput(f"NCCL {self.facts.release} has no {own}: use sends and receives")
         what = f"launching a group of {len(calls)} calls"
         answer: messages.GroupAnswerMessage = self._request(
             launches.request(calls, self.configuration.asked_ranks, rank, buffers=_registration(buffers, windows)),
@@ -323,7 +323,7 @@ class Oracle:
                 f"{size} bytes; nearest: {low}" + (f", {high}" if high != low else "")
             )
         if size > most:
-            raise BadInput(f"{size} bytes is more than a simulated buffer holds; valid: up to {most}")
+            raise BadInput(f"{size} bytes is more than a simulated buffer holds: use up to {most}")
         of_type = int(request.collective), int(request.dtype), int(request.op)
         configured = call_configuration.in_fields(request.configuration)
         return messages.CallMessage(*of_type, size // step, in_place=int(request.in_place), configuration=configured)
@@ -334,7 +334,7 @@ class Oracle:
 
     def _check_registers(self, buffers: Buffers) -> None:
         if not self._prepared.registers(buffers):
-            raise BadInput(f"NCCL {self.facts.release} has no {buffers.name} buffers; valid: later releases")
+            raise BadInput(f"NCCL {self.facts.release} has no {buffers.name} buffers: use a later release")
 
     def _observe(
         self, request: Request, sizes_bytes: Sequence[int], simulated: bool = False, captured: bool = False

@@ -49,10 +49,11 @@ def bill(
     prepared = start.prepare(replace(configuration, without_tuner=True))
     if len(prepared.kinds) > 1 or configuration.domains:
         raise BadInput(
-            "memory is answered for equal nodes without NVLink domains, as each process reads one topology here"
+            "memory is only counted for equal nodes without NVLink domains, because each process reads one topology "
+            "here"
         )
     if configuration.split_off is not None:
-        raise BadInput("memory of communicators that were split off others is not counted; valid: all ranks")
+        raise BadInput("memory is not counted for communicators that were split off others: use one of all ranks")
     if configuration.ranks == 1 and calls:
         raise BadInput("a communicator of one rank makes no calls: NCCL only copies")
     each = [issued(request, size, configuration.ranks) for request, size in calls]
@@ -76,7 +77,7 @@ def issued(request: Request, size: int, ranks: int) -> messages.CallMessage:
     unit = request.unit_bytes(ranks)
     if size % unit or not size:
         low = max(size // unit, 1) * unit
-        raise BadInput(f"no {request.collective.name} on {ranks} ranks has {size} bytes; nearest: {low}")
+        raise BadInput(f"{request.collective.name} on {ranks} ranks cannot have {size} bytes; nearest: {low}")
     return messages.CallMessage(int(request.collective), int(request.dtype), int(request.op), size // unit)
 
 

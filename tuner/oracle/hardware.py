@@ -71,7 +71,7 @@ def read(host: Host, around: Surroundings) -> SimulatedNode:
         raise BadTopology("topology has no <gpu> element; the oracle needs the GPUs with their bus ids and sm")
     most = min(len(listed), MAX_GPUS_PER_NODE)
     if not 1 <= host.gpus <= most:
-        raise BadInput(f"gpus_per_node is {host.gpus}; valid: 1 to {most}, as in the topology")
+        raise BadInput(f"gpus_per_node is {host.gpus}: valid are 1 to {most}, as many as the topology has")
     named, nets = _nets(root)
     used = adapters.used(named, around.variables)
     nets = [nets[number] for number in used]

@@ -40,7 +40,7 @@ def find_in_wheel(folder: Path, distribution: str, release: str) -> Path:
     OracleUnavailable if there is no such wheel; the message says which wheels are there, and how to get one.
     """
     if not folder.is_dir():
-        raise OracleUnavailable(f"{folder} is no folder")
+        raise OracleUnavailable(f"{folder} is not a folder")
     name, machine = distribution.replace("-", "_"), platform.machine()
     wanted = re.compile(rf"{name}-{re.escape(release)}(?:\.post\d+)?-[^/]*_{machine}\.whl")
     there = sorted(path for path in folder.iterdir() if wanted.fullmatch(path.name))
@@ -112,7 +112,7 @@ def find(release: str, build: str = BUILD) -> Library:
         builds = [name for name, files in releases.load(release).library.items() if digest in _sums(files)]
         if builds and build not in (BUILD, *builds):
             raise BadInput(
-                f"{named} is of the {builds[0]} build, not of {build}; valid: that build, or the release's number"
+                f"{named} is of the {builds[0]} build, not of {build}: name that build, or the release's number"
             )
         if builds:
             check(named)
@@ -209,7 +209,7 @@ def check(path: Path) -> None:
     MissingExtra without pyelftools, which reads the symbols.
     """
     if not path.is_file():
-        raise OracleUnavailable(f"{path} {'is no file' if path.exists() else 'does not exist'}")
+        raise OracleUnavailable(f"{path} {'is not a file' if path.exists() else 'does not exist'}")
     if path.stat().st_size > learnt.MOST_BYTES:
         raise OracleUnavailable(f"{path} {learnt.TOO_LARGE}")
     extras.require("elftools", path.name)
@@ -385,7 +385,9 @@ def _fetch_beside(target: Path, release: str, build: str, progress: Callable[[st
         check(unpacked)
         own = known(release, build)
         if own is not None and digest != own.sha256:
-            raise OracleUnavailable(f"{wheel.name} is not used: its libnccl has sha256 {digest}, valid: {own.sha256}")
+            raise OracleUnavailable(
+                f"{wheel.name} is not used, because its libnccl has sha256 {digest}, not {own.sha256}"
+            )
         written = Path(folder) / "library.json"
         entry = {"release": release, "wheel": wheel.name, "sha256": digest}
         written.write_text(json.dumps(entry, indent=1) + "\n")
@@ -459,7 +461,7 @@ def _release(version: str) -> str:
 
 def _check_release(release: str, build: str) -> None:
     if _RELEASE.fullmatch(release) is None:
-        raise BadInput(f"{release!r} is not a release; valid: three numbers, such as 2.28.9 (all: nccl-tuner doctor)")
+        raise BadInput(f"{release!r} is not a release: give three numbers, such as 2.28.9 (all: nccl-tuner doctor)")
     if build not in WHEELS:
         raise BadInput(f"no build {build!r}; {one_of(WHEELS)}")
     if release in releases.names() and build not in releases.load(release).library:

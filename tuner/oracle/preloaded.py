@@ -57,7 +57,7 @@ class Preloaded:
             "NCCL_IGNORE_CPU_AFFINITY": "1",
         }
         if doubled := sorted(said.keys() & given.keys()):
-            raise BadInput(f"{', '.join(doubled)} set: the simulated machine says that; valid: unset")
+            raise BadInput(f"{', '.join(doubled)} set: the simulated machine sets that itself: unset it")
         own = {"LD_LIBRARY_PATH": [str(self.folder)], "LD_PRELOAD": [str(SIM), str(self.library)]}
         paths = {name: os.pathsep.join(filter(None, [*items, given.get(name)])) for name, items in own.items()}
         plan = {PLAN: str(self.folder / "plan")}
@@ -73,9 +73,9 @@ def preloaded(configuration: OracleConfiguration, processes_per_node: int | None
     """
     check_platform()
     if len(set(configuration.hosts)) > 1 or configuration.domains or configuration.skeleton:
-        raise BadInput("programs are run on equal nodes, without NVLink domains and parts of topologies")
+        raise BadInput("programs can only be run on equal nodes, without NVLink domains and parts of topologies")
     if configuration.shares_gpus or configuration.split_off:
-        raise BadInput("a program itself says which ranks there are; valid: one rank for each GPU")
+        raise BadInput("the program itself says which ranks there are: use one rank for each GPU")
     prepared = start.prepare(configuration)
     with ScratchFolder("preload") as made:
         folder = Path(made)

@@ -45,7 +45,7 @@ def check_nodes(oracle: Oracle) -> None:
     if nodes > hosts or (nodes < hosts and not domains):
         raise BadInput(
             f"NCCL takes {hosts} of these hosts with {oracle.configuration.gpus_per_node} GPUs for {nodes} nodes, "
-            "whose graphs differ; not captured; valid with NCCL_NET_DISABLE_INTRA=1"
+            "whose graphs differ and are not captured: set NCCL_NET_DISABLE_INTRA=1"
         )
 
 

@@ -85,9 +85,11 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
     )
     kinds = {host: hardware.read(host, around) for host in dict.fromkeys(configuration.hosts)}
     if len(kinds) > hardware.MAX_KINDS:
-        raise BadInput(f"{len(kinds)} kinds of nodes; the oracle simulates at most {hardware.MAX_KINDS}")
+        raise BadInput(f"{len(kinds)} kinds of nodes are too many: the oracle simulates at most {hardware.MAX_KINDS}")
     if len({host.peer_to_peer for host in kinds}) > 1:
-        raise BadInput("NCCL asks for peer-to-peer once per process: the oracle cannot mix nodes with and without")
+        raise BadInput(
+            "the oracle cannot mix nodes with and without peer-to-peer, because NCCL asks for it once per process"
+        )
     if (given := configuration.library) is None:
         nccl = library.find(configuration.release, configuration.build)
     else:
@@ -96,14 +98,14 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
         _check_nvls(configuration, kinds)
     prepared = Preparation(configuration, nccl, symbols.load(nccl.path, nccl.sha256, cache_folder()), kinds)
     if configuration.shares_gpus and SHARES_GPUS not in prepared.symbols.functions:
-        raise BadInput(f"NCCL {configuration.release} refuses several ranks on one GPU; valid: 2.30.3 and later")
+        raise BadInput(f"NCCL {configuration.release} refuses several ranks on one GPU: use 2.30.3 or later")
     split_off = configuration.split_off
     if split_off is not None and split_off.by == "shrink" and "ncclCommShrink" not in prepared.symbols.functions:
-        raise BadInput(f"NCCL {configuration.release} has no ncclCommShrink; valid: ncclCommSplit, or 2.27.3 and later")
+        raise BadInput(f"NCCL {configuration.release} has no ncclCommShrink: use ncclCommSplit, or 2.27.3 or later")
     if configuration.plugin is not None and "tuner" not in prepared.symbols.comm.members:
-        raise BadInput(f"NCCL {configuration.release} has no tuner plugins; valid: 2.19 and later")
+        raise BadInput(f"NCCL {configuration.release} has no tuner plugins: use 2.19 or later")
     if configuration.plugin is not None and configuration.record_plugin and not prepared.simulates:
-        raise BadInput(f"NCCL {configuration.release} gives plugins no costs to record; valid: 2.22 and later")
+        raise BadInput(f"NCCL {configuration.release} gives plugins no costs to record: use 2.22 or later")
     return prepared
 
 
@@ -219,19 +221,25 @@ def _part(located: symbols.Symbols, split_off: SplitOff | None) -> PartOffsets |
 
 def _check(configuration: OracleConfiguration) -> None:
     if configuration.nodes < 1 or any(host.gpus < 1 for host in configuration.hosts):
-        raise BadInput(f"{configuration.nodes} nodes of {configuration.gpus_per_node} GPUs; both have to be at least 1")
+        raise BadInput(
+            f"{configuration.nodes} nodes of {configuration.gpus_per_node} GPUs: both numbers have to be at least 1"
+        )
     for host in configuration.hosts:
         if set(host.placed) != set(range(host.gpus)):
-            raise BadInput(f"ranks on GPUs {host.placed} of {host.gpus} per node; valid: at least one rank on each")
+            raise BadInput(
+                f"the ranks of a node are on {host.placed} of its {host.gpus} GPUs: each GPU needs at least one rank"
+            )
     if configuration.domains and sum(configuration.domains) != len(configuration.hosts):
         raise BadInput(
-            f"NVLink domains of {configuration.domains} hosts: {sum(configuration.domains)} in all; "
-            f"valid: as many as there are, {len(configuration.hosts)}"
+            f"NVLink domains of {configuration.domains} hosts are {sum(configuration.domains)} hosts in all, but there "
+            f"are {len(configuration.hosts)}"
         )
     if configuration.ranks_per_process < 1:
-        raise BadInput(f"{configuration.ranks_per_process} ranks per process; valid: 1 or more")
+        raise BadInput(f"{configuration.ranks_per_process} ranks per process: use 1 or more")
     if configuration.ranks > MAX_RANKS:
-        raise BadInput(f"{configuration.ranks} ranks; the oracle holds all ranks in one process: at most {MAX_RANKS}")
+        raise BadInput(
+            f"{configuration.ranks} ranks are too many: the oracle holds all ranks in one process, at most {MAX_RANKS}"
+        )
     available = _available_bytes()
     if available is not None and configuration.ranks * RANK_BYTES > available:
         raise BadInput(
@@ -241,10 +249,12 @@ def _check(configuration: OracleConfiguration) -> None:
     if configuration.split_off is not None and not set(configuration.split_off.ranks) <= set(
         range(configuration.ranks)
     ):
-        raise BadInput(f"ranks {configuration.split_off.ranks} of {configuration.ranks}; valid: some of them")
+        raise BadInput(
+            f"ranks {configuration.split_off.ranks} cannot be split off {configuration.ranks} ranks: name some of these"
+        )
     if configuration.plugin is not None and configuration.without_tuner:
         raise BadInput(
-            f"a tuner plugin, {configuration.plugin}, and no tuner plugin are both asked for; give one of both"
+            f"a tuner plugin, {configuration.plugin}, and no tuner plugin are both asked for: give one of the two"
         )
     if configuration.plugin is not None and not configuration.plugin.is_file():
         raise BadInput(f"tuner plugin {configuration.plugin} does not exist")

@@ -103,7 +103,7 @@ class AskedPlugin:
         which groups with a table are not emulated."""
         if not self.interface.says_who_asks:
             release = self.selection.communicator.release.name
-            raise BadInput(f"NCCL {release}: groups with a table are not emulated; valid: 2.21 and later")
+            raise BadInput(f"groups with a table are not emulated for NCCL {release}: use 2.21 or later")
         tuned = self.answer(self.call(request, size), self.selection.cost_table(request, size)[0])
         if tuned is None:
             picks = self.selection.classic_pick(request, size)

@@ -221,7 +221,8 @@ def between(known: Mapping[CommunicatorShape, Sequence[Decision]], unequal: bool
     per_node = {shape.ranks / shape.nodes for shape in shapes}
     if len({shape.nodes for shape in shapes}) < 2 or len(per_node) > 1 or shapes[-1].nodes > MOST_NODES:
         raise BadInput(
-            f"edges are interpolated between two numbers of nodes at least, of as many ranks each, up to {MOST_NODES}"
+            f"edges can only be interpolated between at least two numbers of nodes, up to {MOST_NODES}, with equally "
+            "many ranks per node"
         )
     collectives = [each for each in Collective if all(_of(known[shape], each) for shape in shapes)]
     return [

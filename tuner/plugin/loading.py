@@ -80,7 +80,7 @@ def has_plugins(nccl: Release) -> bool:
 def interface(nccl: Release) -> Interface:
     """The interface that a release uses. BadInput for a release without tuner plugins."""
     if nccl.plugin is None:
-        raise BadInput(f"NCCL {nccl.name} has no tuner plugins; valid: {first(lambda _: True)} and later")
+        raise BadInput(f"NCCL {nccl.name} has no tuner plugins: use {first(lambda _: True)} or later")
     return Interface(nccl.plugin.api, nccl.plugin.keeps_constants)
 
 
@@ -97,7 +97,7 @@ def job_settings(live: Path | None, switch: Path | None, timed: bool) -> dict[st
     ``timed``: the table is valid on certain days only. BadInput for a switch that does not exist.
     """
     if switch is not None and not switch.is_file():
-        raise BadInput(f"{switch}: not there; an empty file that all nodes see is a switch that is on")
+        raise BadInput(f"{switch} does not exist: make an empty file that all nodes see, which is a switch that is on")
     settings = {"NCCL_TUNER_JOB_TIME": str(int(time.time()))} if switch or timed else {}
     for name, path in (("NCCL_TUNER_LIVE", live), ("NCCL_TUNER_SWITCH", switch)):
         if path is not None:
@@ -140,7 +140,7 @@ def environment(
     folder = str(file.parent)
     if any(mark in folder for mark in _SEPARATORS):
         raise BadInput(
-            f"NCCL {nccl.name} finds {file} by LD_LIBRARY_PATH only, which cannot hold this folder; "
-            f"valid: one without {' '.join(_SEPARATORS)}"
+            f"NCCL {nccl.name} finds {file} by LD_LIBRARY_PATH only, which cannot hold this folder: use one without "
+            f"{' '.join(_SEPARATORS)}"
         )
     return LoadingEnvironment({"NCCL_TUNER_PLUGIN": file.name, **settings}, {"LD_LIBRARY_PATH": folder})

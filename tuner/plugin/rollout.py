@@ -58,7 +58,7 @@ def gets_canary(canary: Canary, job: Job) -> str | None:
     tried on different jobs. BadInput if the table cannot be read, and for an invalid percentage.
     """
     if not 0 <= canary.percent <= 100:
-        raise BadInput(f"{canary.percent} is no percentage; valid: 0 to 100")
+        raise BadInput(f"{canary.percent} is not a percentage from 0 to 100")
     if job.name in canary.jobs:
         return f"job {job.name} is in the list"
     if canary.hosts and job.hosts and set(job.hosts) <= set(canary.hosts):
@@ -85,18 +85,18 @@ def switch(path: Path, off: bool, margin_s: int = LEAST_MARGIN_S, why: str = "")
     such as a table. If the line cannot be written completely, the file stays as it was.
     """
     if margin_s < LEAST_MARGIN_S:
-        raise BadInput(f"{margin_s} s are too few for all nodes to see the file; valid: {LEAST_MARGIN_S} and more")
+        raise BadInput(f"{margin_s} s are too few for all nodes to see the file: give {LEAST_MARGIN_S} or more")
     if not why.isprintable():
-        raise BadInput("the reason is one line of printable text")
+        raise BadInput("the reason has to be one line of printable text")
     before = _switch_lines(path)
     wrong = next((number for number, line in enumerate(before, 1) if not SWITCHED.fullmatch(line)), None)
     if wrong is not None:
         raise BadInput(
-            f"{path}: not a switch: line {wrong} is not 'off SECONDS' or 'on SECONDS'; valid: another file, or {MEND}"
+            f"{path} is not a switch: line {wrong} is not 'off SECONDS' or 'on SECONDS': use another file, or {MEND}"
         )
     times = [int(found[1]) for line in before if (found := TIME.match(line))]
     if times != sorted(times):
-        raise BadInput(f"{path}: its lines are not in the order of their times: the plugin refuses it; valid: {MEND}")
+        raise BadInput(f"{path}: its lines are not in the order of their times, so the plugin refuses it: {MEND}")
     since_s = max(int(time.time()) + margin_s, *times, 0)
     line = f"{'off' if off else 'on'} {since_s}{f' # {why}' if why else ''}\n"
     unended = before and before[-1] != b"" and not _ends(path)
@@ -113,7 +113,7 @@ def mend(path: Path) -> list[str]:
     read, changes, made, last, now = _switch_lines(path), list[str](), list[str](), 0, int(time.time())
     lines = [line.rstrip(b"\r") for line in read]
     if lines and not any(TIME.match(line) for line in lines) and any(not SWITCHED.fullmatch(line) for line in lines):
-        raise BadInput(f"{path}: not a switch: no line is 'off SECONDS' or 'on SECONDS'; valid: another file")
+        raise BadInput(f"{path} is not a switch: no line is 'off SECONDS' or 'on SECONDS': use another file")
     for number, line in enumerate(lines, 1):
         text = "".join(each if " " <= each <= "~" else "?" for each in line.decode("ascii", "replace"))
         found = TIME.match(line) if SWITCHED.fullmatch(line) else None
@@ -141,7 +141,7 @@ def mend(path: Path) -> list[str]:
 def _switch_lines(path: Path) -> list[bytes]:
     """The lines of a switch, split as the plugin splits them. BadInput if the file is missing or not a regular file."""
     if path.exists() and not path.is_file():
-        raise BadInput(f"{path}: not a regular file")
+        raise BadInput(f"{path} is not a regular file")
     lines = read_bytes(path, BadInput, MOST_SWITCH_BYTES).split(b"\n")
     return lines[:-1] if lines[-1] == b"" else lines
 
@@ -180,7 +180,7 @@ def verify(table: Path, signature: Path, signers: Path, identity: str | None) ->
     read_bytes(signers, BadInput)
     if head.startswith(b"-----BEGIN SSH SIGNATURE-----"):
         if identity is None:
-            raise BadInput(f"{signature}: say whose signature it has to be")
+            raise BadInput(f"{signature}: say whose signature it has to be, with the public key")
         words: list[str | Path] = [
             "ssh-keygen",
             "-Y",
@@ -197,13 +197,13 @@ def verify(table: Path, signature: Path, signers: Path, identity: str | None) ->
     elif head.startswith(b"untrusted comment:"):
         words = ["minisign", "-V", "-m", table, "-x", signature, "-p", signers]
     else:
-        raise BadInput(f"{signature}: neither a signature by ssh-keygen -Y nor by minisign")
+        raise BadInput(f"{signature} was made neither by ssh-keygen -Y nor by minisign")
     return _failure(words, content)
 
 
 def _failure(words: Sequence[str | Path], content: bytes) -> str | None:
     if not shutil.which(str(words[0])):
-        raise BadInput(f"{words[0]} is not installed, which checks this signature")
+        raise BadInput(f"{words[0]}, which checks this signature, is not installed")
     done = subprocess.run([*words], input=content, capture_output=True, check=False)
     if done.returncode == 0:
         return None

@@ -57,31 +57,38 @@ def parse_configuration(nccl: Release, given: Mapping[str, Value]) -> dict[str, 
     low, high, alone = parsed.get("minCTAs"), parsed.get("maxCTAs"), fields()["minCTAs"].alone_since
     if low is not None and high is None and alone is not None and parts_of(said) < parts_of(alone):
         raise BadInput(
-            f"config minCTAs without maxCTAs: NCCL {said} ends ncclCommInitRankConfig with ncclInvalidArgument, as the "
-            f"unset maximum is less; valid: both, or {alone} and later"
+            f"with minCTAs but no maxCTAs in the configuration, NCCL {said} ends ncclCommInitRankConfig with "
+            f"ncclInvalidArgument, because the unset maximum is less: set both, or use {alone} or later"
         )
     if isinstance(low, int) and isinstance(high, int) and low > high:
         raise BadInput(
-            f"config minCTAs={low} above maxCTAs={high}: NCCL ends ncclCommInitRankConfig with ncclInvalidArgument"
+            f"with minCTAs={low} above maxCTAs={high} in the configuration, NCCL ends ncclCommInitRankConfig with "
+            "ncclInvalidArgument"
         )
     return parsed
 
 
 def _value(name: str, value: Value, known: list[str], said: str) -> Value:
     if name not in fields():
-        raise BadInput(f"config {name}: unknown field{did_you_mean(name, known)}; {one_of(known)}")
+        raise BadInput(
+            f"the communicator's configuration has no field {name}{did_you_mean(name, known)}; {one_of(known)}"
+        )
     field = fields()[name]
     if name not in known:
-        raise BadInput(f"config {name}: NCCL {said} has no such field; valid: {field.since} and later")
+        raise BadInput(
+            f"NCCL {said} has no field {name} in the communicator's configuration: use {field.since} or later"
+        )
     if field.is_text:
         return str(value)
     try:
         number = int(str(value), 0)
     except ValueError:
-        raise BadInput(f"config {name}={value}: {_valid(field)}") from None
+        raise BadInput(f"{name}={value} in the configuration is not a number; {_valid(field)}") from None
     least = field.least
     if number not in field.values if least is None else not least <= number <= field.most:
-        raise BadInput(f"config {name}={value}: NCCL ends init with ncclInvalidArgument; {_valid(field)}")
+        raise BadInput(
+            f"with {name}={value} in the configuration, NCCL ends init with ncclInvalidArgument; {_valid(field)}"
+        )
     return number
 
 

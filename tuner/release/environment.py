@@ -73,9 +73,11 @@ def parse_assignments(
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or NAME.fullmatch(name) is None:
-            raise BadInput(f"{option(key)} {assignment!r}: expected {form}")
+            raise BadInput(f"{option(key)} {assignment!r} is not of the form {form}")
         if values.setdefault(name, value) != value:
-            raise BadInput(f"{option(key)} {name}={values[name]} and {assignment}: valid: one of them")
+            raise BadInput(
+                f"{option(key)} {name}={values[name]} and {assignment} contradict each other: give one of them"
+            )
     return values
 
 

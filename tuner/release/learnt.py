@@ -84,7 +84,7 @@ def keep(name: str, text: str) -> Path:
     file, sealed = file_of(name), f"{text}{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
     remember(file, sealed)
     if recall_own(file) != sealed:
-        raise BadInput(f"{file}: cannot be written, so nothing can be learnt; set NCCL_TUNER_CACHE to another folder")
+        raise BadInput(f"{file} cannot be written, so nothing can be learnt: set NCCL_TUNER_CACHE to another folder")
     return file
 
 
@@ -100,7 +100,7 @@ def _unsealed(name: str, sealed: str) -> str:
     text, found, digest = sealed.rpartition(SEAL)
     if not found or digest.strip() != hashlib.sha256(text.encode()).hexdigest():
         raise UnknownRelease(
-            f"{file_of(name)} is not as it was learnt: it was cut or changed; valid after: nccl-tuner oracle learn FILE"
+            f"{file_of(name)} is not as it was learnt: it was cut or changed: run nccl-tuner oracle learn FILE again"
         )
     return text
 
@@ -110,7 +110,7 @@ def text_of(name: str) -> str:
     text = recall_own(file_of(name))
     if text is None:
         raise UnknownRelease(
-            f"no file of NCCL {name} that this user wrote ({file_of(name)}); valid after: nccl-tuner oracle learn FILE"
+            f"this user has learnt no file of NCCL {name} ({file_of(name)}): run nccl-tuner oracle learn FILE first"
         )
     return _unsealed(name, text)
 

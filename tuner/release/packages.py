@@ -63,9 +63,9 @@ def _of_newest(text: str, package: str, newest: str) -> str:
     leaves NCCL open."""
     last = list(_table()[package])[-1]
     _of_package(package, last, newest)
-    raise UnknownRelease(f"NCCL of {text}: which release of the package? add it, as in {package}=={last}").cured(
-        Remedy("nccl", f"{package}=={last}")
-    )
+    raise UnknownRelease(
+        f"{text} does not say which release of the package it is: add it, as in {package}=={last}"
+    ).cured(Remedy("nccl", f"{package}=={last}"))
 
 
 def _of_image(text: str) -> str:
@@ -75,7 +75,9 @@ def _of_image(text: str) -> str:
     tag = TAG.fullmatch(text)
     if tag is None or (tag[1] or "pytorch").lower() not in table["images"]:
         valid = f"valid: ngc-YY.MM, or nvcr.io/nvidia/IMAGE:YY.MM of {', '.join(table['images'])}"
-        refused = UnknownRelease(f"NCCL of {text}: no table of that image; {asks}; {valid}")
+        refused = UnknownRelease(
+            f"the NCCL release in {text} is not known, because no table lists that image; {asks}; {valid}"
+        )
         if (called := CALLED_AFTER.fullmatch(text)) is not None:
             package = next(
                 name for name, named in zip(("vllm", "sglang", "torch"), called.groups()[:3], strict=True) if named
@@ -92,8 +94,8 @@ def _of_image(text: str) -> str:
     sides = " and ".join(f"{name} has {rows[name]}" for name in (before, after) if name is not None)
     near = rows[before or after or max(rows)]
     raise UnknownRelease(
-        f"NCCL of the images {tag[2]}: not in tables/images.toml, where {sides}; {asks}; valid: an NCCL release, or a "
-        f"tag of {', '.join(rows)}"
+        f"the NCCL release in the images {tag[2]} is not in tables/images.toml, where {sides}; {asks}; give an NCCL "
+        f"release, or a tag of {', '.join(rows)}"
     ).cured(Remedy("nccl", near))
 
 
@@ -107,7 +109,7 @@ def _of_list(path: Path, newest: str) -> str:
     known = next((name for name in _table() if name in pinned), None)
     if known is None:
         valid = ", ".join((f"{OWN}12", *_table()))
-        raise UnknownRelease(f"{path}: pins no package that says which NCCL it brings; valid: NAME==RELEASE of {valid}")
+        raise UnknownRelease(f"{path} pins no package that says which NCCL it brings: give NAME==RELEASE of {valid}")
     release, build = pinned[known]
     return _of_package(known, release, newest, build)
 
@@ -117,7 +119,10 @@ def _of_package(package: str, release: str, newest: str, build: str = "") -> str
         return release
     if package not in _table():
         near = ("torch",) if package == "pytorch" else tuple(_table())
-        refused = UnknownRelease(f"NCCL of {package}: no table of that package; {one_of(near)}, or a release of NCCL")
+        refused = UnknownRelease(
+            f"which NCCL {package} brings is not known, because no table lists that package; {one_of(near)}, or a "
+            "release of NCCL"
+        )
         raise refused.cured(Remedy("nccl", f"torch=={release}" if near == ("torch",) else newest))
     known = _table()[package]
     found = [name for name in known if name == release or name.startswith(f"{release}.")]
@@ -126,8 +131,8 @@ def _of_package(package: str, release: str, newest: str, build: str = "") -> str
     required: str = _builds().get(package, {}).get(found[-1] + build, known[found[-1]])
     if not required.startswith(EXACTLY):
         raise UnknownRelease(
-            f"{package} {found[-1]} leaves NCCL open ({required}): the newest was installed with it; pip freeze says "
-            f"which; valid: a release of NCCL, such as {newest}"
+            f"{package} {found[-1]} leaves NCCL open ({required}), so the newest at the time was installed with it: "
+            f"look at pip freeze, and give a release of NCCL, such as {newest}"
         ).cured(Remedy("nccl", newest))
     return required.removeprefix(EXACTLY)
 
@@ -139,8 +144,8 @@ def _not_known(package: str, release: str, known: Mapping[str, str]) -> UnknownR
     near, newest_first = max(before, key=_numbers) if before else next(iter(known)), list(known)[::-1]
     more = f" and {len(known) - 5} more" if len(known) > 5 else ""
     return UnknownRelease(
-        f"NCCL of {package} {release}: not in tables/packages.toml; valid: {', '.join(newest_first[:5])}{more}; "
-        f"the nearest is {near}"
+        f"{package} {release} is not in tables/packages.toml: known are {', '.join(newest_first[:5])}{more}; the "
+        f"nearest is {near}"
     ).cured(Remedy("nccl", f"{package}=={near}"))
 
 

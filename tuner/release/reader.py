@@ -205,7 +205,7 @@ def of_library(path: Path) -> str:
     from it.
     """
     if not path.is_file():
-        raise UnknownRelease(f"{path} is no file; valid: a libnccl.so.2, or a release such as {names()[-1]}")
+        raise UnknownRelease(f"{path} is not a file: give a libnccl.so.2, or a release such as {names()[-1]}")
     if path.stat().st_size > learnt.MOST_BYTES:
         raise UnknownRelease(f"{path} {learnt.TOO_LARGE}")
     digest = sha256(path)
@@ -223,7 +223,7 @@ def of_library(path: Path) -> str:
             raise UnknownRelease(
                 f"{path} is not emulated exactly: {origin.words}; 'nccl-tuner oracle learn {path}' says what differs"
             )
-    raise UnknownRelease(f"{path} was not learnt yet; valid after: nccl-tuner oracle learn {path}")
+    raise UnknownRelease(f"{path} was not learnt yet: run nccl-tuner oracle learn {path} first")
 
 
 _files = dict[str, Path]()  # the library by which the user last named each release

@@ -71,6 +71,6 @@ def refuse(name: str, standing: Standing, differing: list[str]) -> None:
         before, after = standing.neighbours
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         raise BadInput(
-            f"no table for NCCL {name}, and the releases around it differ here: {', '.join(differing[:SHOWN])}{more}; "
-            f"valid: {before} or {after} (`nccl-tuner diff` shows how picks differ)"
+            f"no table for NCCL {name}, and the releases around it differ here: {', '.join(differing[:SHOWN])}{more}: "
+            f"use {before} or {after} (`nccl-tuner diff` shows how picks differ)"
         ).cured(Remedy("nccl", after))

@@ -86,18 +86,22 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
     Raises UnknownMachine, UnknownRelease, BadConstants, and BadInput for an impossible value.
     """
     if unknown := sorted(given.keys() - Description.__annotations__.keys()):
-        raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(('machine', *Description.__annotations__))}")
+        raise BadInput(
+            f"unknown {', '.join(unknown)}: valid are {', '.join(('machine', *Description.__annotations__))}"
+        )
     logged = _logged(machine, given)
     if logged is not None:
         machine, given = logged.machine, logged.given
     count = given.get("nodes")
     nodes = 1 if count is None else whole(count, "nodes")
     if not 1 <= nodes <= MOST_NODES:
-        raise BadInput(f"nodes {nodes}: valid: 1 to {MOST_NODES}")
+        raise BadInput(f"{nodes} nodes: valid are 1 to {MOST_NODES}")
     different = given.get("node") or ()
     alike = [given.get(key) for key in ("gpus_per_node", "trays", "gpus_per_tray", "topology", "graphs", "gpu")]
     if different and (nodes > 1 or any(value is not None for value in (machine, *alike))):
-        raise BadInput("node describes all nodes; valid: node alone, or machine, topology, graphs, gpu, nodes")
+        raise BadInput(
+            "node describes all nodes by itself: remove machine, topology, graphs, gpu and nodes, or remove node"
+        )
     own = logged.kinds if logged else [nodes_of(text) for text in different]
     kinds = own or [
         Scenario(
@@ -147,7 +151,7 @@ def _logged(machine: str | None, given: Description) -> "Logged | None":
     if not given.get("log"):
         if beside := [key for key in _OF_LOGS if given.get(key) not in (None, ())]:
             options = ", ".join(map(option, beside))
-            raise BadInput(f"{options} describe a log, and need {option('log')} FILE")
+            raise BadInput(f"{options} only apply to a log: add {option('log')} FILE")
         return None
     from tuner.scenario import from_log  # other descriptions need no reader of logs
 
@@ -165,7 +169,7 @@ def _hosts_of_dump(kinds: list[Scenario], sizes: Sizes) -> tuple[list[Scenario],
     if not hosts:
         return kinds, sizes
     if sizes is not None:
-        raise BadInput(f"{kind.topology} describes an NVLink domain; valid: {option('nodes')}, which counts domains")
+        raise BadInput(f"{kind.topology} describes an NVLink domain: use {option('nodes')}, which counts domains")
     whole_domain = sum(count for _, count in hosts)
     if len(hosts) == 1:
         return [replace(kind, part_of_dump=0, nodes=kind.nodes * whole_domain)], whole_domain
@@ -187,13 +191,12 @@ def _parts(machine: str | None, given: Description) -> _Parts:
     if loaded is None or has is None:
         if trays is not None or of_tray is not None:
             raise BadInput(
-                "only machines that are NVLink domains have trays, such as gb200-nvl72; valid: "
-                f"{option('gpus_per_node')}"
+                f"only machines that are NVLink domains, such as gb200-nvl72, have trays: use {option('gpus_per_node')}"
             )
         return {"gpus_per_node": None if of_node is None else whole(of_node, "gpus_per_node"), "trays": None}
     if of_node is not None:
         error = BadInput(
-            f"{machine} is a NVLink domain of {has} trays; valid: {option('trays')}, {option('gpus_per_tray')}"
+            f"{machine} is an NVLink domain of {has} trays: use {option('trays')} or {option('gpus_per_tray')}"
         )
         hosts, given_trays = given.get("nodes") or 1, trays is not None or of_tray is not None
         if given_trays:
@@ -207,7 +210,7 @@ def _parts(machine: str | None, given: Description) -> _Parts:
     if used is not None and not 1 <= used <= has:
         racks, each = loaded.split(used * (given.get("nodes") or 1))
         several = f"; {racks * each} trays are {option('nodes')} {racks} {option('trays')} {each}" if used > has else ""
-        error = BadInput(f"trays {used}: valid: 1 to {has}, those of {machine}{several}")
+        error = BadInput(f"{used} trays: valid are 1 to {has}, those of {machine}{several}")
         raise error.cured(Remedy("nodes", str(racks)), Remedy("trays", str(each))) if several else error
     return {"gpus_per_node": None if of_tray is None else whole(of_tray, "gpus_per_tray"), "trays": used}
 
@@ -220,7 +223,7 @@ def nodes_of(text: str) -> Scenario:
     """
     name, gpus, count = _parts_of(text)
     if count is not None and not 1 <= int(count) <= MOST_NODES:
-        raise BadInput(f"{option('node')} {text}: {count} nodes; valid: 1 to {MOST_NODES}")
+        raise BadInput(f"{option('node')} {text} has {count} nodes: valid are 1 to {MOST_NODES}")
     topology = name.endswith(".xml")
     return Scenario(
         nccl="",
@@ -241,7 +244,7 @@ def _parts_of(text: str) -> tuple[str, str | None, str | None]:
         return text, None, None
     match = re.fullmatch(r"(.+?)(?::(\d+))?(?:x(\d+))?", text)
     if match is None:
-        raise BadInput(f"{option('node')} is empty; valid: NODE[:GPUS][xN], such as dgx-h100:8x2")
+        raise BadInput(f"{option('node')} is empty: give NODE[:GPUS][xN], such as dgx-h100:8x2")
     name, gpus, count = match.groups()
     return name, gpus, count
 
@@ -254,7 +257,7 @@ def _fitted(path: Path) -> "FittedConstants":
 
 def _at_least_one(name: str, number: int | None) -> int | None:
     if number is not None and whole(number, name) < 1:
-        raise BadInput(f"{name} {number}: valid: 1 or more")
+        raise BadInput(f"{name} {number}: give 1 or more")
     return number
 
 
@@ -268,13 +271,16 @@ def _hosts_per_domain(hosts: int | Sequence[int] | None) -> Sizes:
 def _members(ranks: str | Sequence[int] | None, shares: bool) -> Members | None:
     if ranks is None:
         if shares:
-            raise BadInput(f"{option('shared')} needs {option('ranks')}, which share the resources of all")
+            raise BadInput(
+                f"{option('shared')} only applies with {option('ranks')}: add it, to name the ranks that share the "
+                "resources"
+            )
         return None
     if isinstance(ranks, str):
         return Members(from_ranges(ranks, "ranks"), shares)
     numbers = tuple(sorted(whole(rank, "ranks") for rank in ranks))
     if len(set(numbers)) < len(numbers):
-        raise BadInput(f"ranks {as_ranges(numbers)}: one of them twice; valid: each once")
+        raise BadInput(f"ranks {as_ranges(numbers)}: one of them occurs twice: name each once")
     return Members(numbers, shares)
 
 
@@ -296,7 +302,7 @@ def _texts(key: str, given: object, of: str) -> dict[str, str]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise BadInput(f"{key} {given!r}: expected a dictionary of {of}")
+        raise BadInput(f"{key} {given!r}: give a dictionary of {of}")
     return {
         str(name): value if isinstance(value, str) else str(whole(value, str(name))) for name, value in given.items()
     }

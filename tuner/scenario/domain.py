@@ -51,7 +51,7 @@ class ResolvedDomain:
 
         first, *others = [replace(kind.for_search(several), hosts=hosts) for kind, hosts in self.alike]
         if any(other.environment != first.environment for other in others):
-            raise BadInput("the nccl.conf of these machines differ; in one NVLink domain they have to be equal")
+            raise BadInput("the nccl.conf files of these machines differ, but have to be equal in one NVLink domain")
         return replace(
             first,
             in_domain=self.size > 1,
@@ -148,8 +148,8 @@ def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Seque
         sizes = tuple(described)
     if sum(sizes) != hosts:
         raise BadInput(
-            f"NVLink domains of {', '.join(map(str, sizes))} hosts: {sum(sizes)} in all; valid: {hosts} in "
-            "all, or one number for equal domains"
+            f"NVLink domains of {', '.join(map(str, sizes))} hosts are {sum(sizes)} hosts in all, not {hosts}: give "
+            f"sizes that add up to {hosts}, or one number for equal domains"
         )
     ends, before = list(accumulate(sizes)), 0
     for kind in kinds:
@@ -157,9 +157,8 @@ def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Seque
         domains = range(bisect_right(ends, first), bisect_left(ends, before) + 1)
         if any(sizes[domain] > 1 for domain in domains) and not kind.topology.has_nvswitch(kind.gpus):
             raise BadInput(
-                f"{option('hosts_per_domain')}: no GPU of {kind.name} has NVLinks to a "
-                "switch, which could reach other hosts; "
-                "valid: hosts with an NVSwitch, or domains of 1 host"
+                f"{option('hosts_per_domain')}: no GPU of {kind.name} has NVLinks to a switch, which could reach other "
+                "hosts: use hosts with an NVSwitch, or domains of 1 host"
             )
     return sizes
 

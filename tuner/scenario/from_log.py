@@ -285,12 +285,12 @@ def read(machine: str | None, given: "Description") -> Logged:
     """
     file = Path(given["log"] or "")
     if given.get("node"):
-        raise BadInput(f"{option('log')} shows the nodes; valid: {option('log')} or {option('node')}")
+        raise BadInput(f"{option('log')} shows the nodes already: remove {option('log')} or {option('node')}")
     named = machine is not None or bool(given.get("topology"))
     if named and (beside := [key for key in _OF_NODES if given.get(key) not in (None, ())]):
         raise BadInput(
-            f"{', '.join(beside)}: describes nodes as the log shows them; valid without "
-            f"{option('machine')} and {option('topology')}"
+            f"{', '.join(beside)} describes nodes as the log shows them: remove {option('machine')} and "
+            f"{option('topology')}"
         )
     imported = importer.read(file, _given(given, not named))
     _check_one(file, given, imported)
@@ -387,7 +387,7 @@ def _check_one(file: Path, given: "Description", imported: Imported) -> None:
     listed = ", ".join(f"{name} ({ranks or '?'} ranks)" for name, ranks in several[:MOST_LISTED])
     more = f" and {len(several) - MOST_LISTED} more" if len(several) > MOST_LISTED else ""
     raise BadInput(
-        f"{file}: {len(several)} communicators; valid: {option('log_communicator')} ID, with one of: {listed}{more}"
+        f"{file} has {len(several)} communicators: name one with {option('log_communicator')} ID; {listed}{more}"
     )
 
 
@@ -425,10 +425,9 @@ def _nodes(file: Path, given: "Description", imported: Imported, notes: list[str
         if imported.communicator is None and not imported.ranks:
             whole = "a log of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH"
             raise BadInput(
-                f"{file}: it shows no communicator; valid: {whole}, or {option('machine')} "
-                f"NAME and {option('nodes')} N with it"
+                f"{file} shows no communicator: give {whole}, or add {option('machine')} NAME and {option('nodes')} N"
             )
-        raise BadInput(f"{file}: needed: the number of nodes: a line 'nNodes ...', or {option('nodes')}")
+        raise BadInput(f"{file} does not say how many nodes there are (it has no 'nNodes ...'): add {option('nodes')}")
     return count
 
 
@@ -458,13 +457,14 @@ def _as_given(file: Path, kinds: list[Scenario], given: Mapping[str, Any]) -> li
     if beside := [key for key, unsaid in _OF_TOPOLOGIES.items() if given.get(key) not in (None, unsaid)]:
         options = ", ".join(map(option, beside))
         raise BadInput(
-            f"{options}: only applies to a machine or topology; valid with {option('log')}: "
-            f"{option('machine')}, {option('topology')}"
+            f"{options} only applies to a machine or topology: add {option('machine')} or {option('topology')} to "
+            f"{option('log')}"
         )
     nodes, here = given["nodes"], sum(kind.nodes for kind in kinds)
     if nodes != here and len(kinds) > 1:
         raise BadInput(
-            f"{option('nodes')} {nodes}: {file} has {here} nodes, which differ; valid: {option('nodes')} {here}"
+            f"{option('nodes')} {nodes}: {file} has {here} nodes, which differ, so their number is fixed: give "
+            f"{option('nodes')} {here}"
         )
     first, *others = kinds
     first = replace(first, nodes=first.nodes + nodes - here, gpus_per_node=given.get("gpus_per_node"))
@@ -575,8 +575,8 @@ class LoggedNode:
                 continue
             had = "without it" if logged is None else f"with {logged}"
             raise BadInput(
-                f"{name}={value or ''}: NCCL searches graphs with it, and found those of "
-                f"{self.file} {had}; {spelled(OTHERWISE)}"
+                f"NCCL searches graphs with {name}={value or ''}, but found those of {self.file} {had}; "
+                f"{spelled(OTHERWISE)}"
             )
 
 
@@ -597,7 +597,9 @@ class ResolvedLoggedNode(ResolvedNode):
         """The number of ranks of a node. BadInput if another number is described."""
         have, wanted = self._logged.facts.local_ranks or 0, self.scenario.gpus_per_node
         if wanted not in (None, have):
-            raise BadInput(f"{wanted} GPUs per node: {self._logged.file} has graphs of {have}; {spelled(OTHERWISE)}")
+            raise BadInput(
+                f"{self._logged.file} has graphs for {have} GPUs per node, not for {wanted}; {spelled(OTHERWISE)}"
+            )
         return have
 
     @cached_property
@@ -637,7 +639,7 @@ class ResolvedLoggedNode(ResolvedNode):
         if several != (logged.nodes > 1):
             had, asked = ("several nodes", "one alone") if logged.nodes > 1 else ("one node", "several")
             raise BadInput(
-                f"{logged.file}: NCCL found its graphs for {had}, and finds others for {asked}; {spelled(OTHERWISE)}"
+                f"the graphs in {logged.file} are for {had}, and NCCL finds others for {asked}; {spelled(OTHERWISE)}"
             )
         node_facts.check_slowest(release.load(self.scenario.nccl), [logged.facts] * self.nodes, logged.net_gbs)
         return as_node(logged.facts, logged.net_gbs)

@@ -91,9 +91,9 @@ class ResolvedNode:
         if not 1 <= gpus <= have:
             node = self.scenario.machine or self.scenario.topology
             of = "tray" if self.trays else "node"
-            raise BadInput(f"GPUs per {of}: {gpus}; valid: 1 to {have} on {node}")
+            raise BadInput(f"{gpus} GPUs per {of}: valid are 1 to {have} on {node}")
         if gpus > MOST_RANKS:
-            raise BadInput(f"{gpus} GPUs in one node; NCCL has room for {MOST_RANKS}")
+            raise BadInput(f"{gpus} GPUs in one node: NCCL has room for {MOST_RANKS}")
         return gpus
 
     @cached_property
@@ -109,7 +109,7 @@ class ResolvedNode:
         else:
             if per_gpu > max(1, MOST_RANKS // self.gpus):
                 raise BadInput(
-                    f"{per_gpu} ranks on each of {self.gpus} GPUs; valid: up to {MOST_RANKS} ranks of a node"
+                    f"{per_gpu} ranks on each of {self.gpus} GPUs are too many: a node has at most {MOST_RANKS} ranks"
                 )
             placed = tuple(gpu for gpu in range(self.gpus) for _ in range(per_gpu))
         if len(placed) > self.gpus:
@@ -180,8 +180,8 @@ class ResolvedNode:
         marked = [nets[number].reduces for number in used(nets, self.scenario.variables)]
         if any(marked) and not all(marked) and self.variables.get("NCCL_COLLNET_ENABLE") == "1":
             raise BadInput(
-                f"{self.name}: some adapters reduce and some do not (coll); CollNet is not emulated there; valid: "
-                "NCCL_COLLNET_ENABLE=0, or NCCL_IB_HCA with those that reduce"
+                f"{self.name}: some adapters reduce and some do not (coll), and CollNet is not emulated there: set "
+                "NCCL_COLLNET_ENABLE=0, or NCCL_IB_HCA to those that reduce"
             )
         return bool(nets) and (self.scenario.collnet or all(marked))
 
@@ -356,7 +356,8 @@ class ResolvedNode:
             if scenario.hardware:
                 names = ", ".join(scenario.hardware)
                 raise BadInput(
-                    f"{option('graphs')}: these graphs were found on the unchanged node; remove them, or {names}"
+                    f"{option('graphs')}: these graphs were found on the unchanged node: remove {option('graphs')}, or "
+                    f"{names}"
                 )
             dumped, found = graphs.read_dump(scenario.graphs)
             ranks, each = len(self.gpu_of_rank), "ranks" if self.shares_gpus else "GPUs"
@@ -443,13 +444,14 @@ class ResolvedNode:
             )
         if scenario.gpu is None and (scenario.net_gbps is not None or scenario.net_latency_us is not None):
             raise BadInput(
-                f"{option('net_gbps')} and {option('net_latency_us')} complete a skeleton, "
-                f"which needs {option('gpu')} MODEL as well; the change nic-gbps=GBPS gives a machine other adapters"
+                f"{option('net_gbps')} and {option('net_latency_us')} only complete a skeleton: add {option('gpu')} "
+                "MODEL; to give a machine other adapters, use the change nic-gbps=GBPS"
             )
         if scenario.machine is not None:
             if scenario.gpu is not None:
                 raise BadInput(
-                    f"{option('gpu')} completes a {option('topology')} FILE.xml; {scenario.machine} knows its GPUs"
+                    f"{option('gpu')} only completes a {option('topology')} FILE.xml: remove it, because the GPUs of "
+                    f"{scenario.machine} are known"
                 )
             machine = catalogue.load(scenario.machine)
             return _Source(machine.topology_xml, machine.topology)
@@ -490,10 +492,9 @@ def _of_listing(
     except BadInput as error:
         near = ranked(of_listing(listing, None if gpu is None else gpus.load(gpu)))[:MOST_NEAR_LISTING]
         raise BadInput(
-            f"{error}; valid: these with 'nccl-tuner machines {file} -o node.xml' "
-            f"and {option('topology')} node.xml, or "
-            f"{option('machine')}; nearest: {'; '.join(one.in_words for one in near)}; "
-            f"not known: {', '.join(near[0].unknown)}"
+            f"{error}; complete it with 'nccl-tuner machines {file} -o node.xml' and use {option('topology')} "
+            f"node.xml, or give {option('machine')}; nearest machines: {'; '.join(one.in_words for one in near)}; not "
+            f"known: {', '.join(near[0].unknown)}"
         ) from None
 
 
@@ -544,7 +545,7 @@ def _check_nvlinks(gpu: str | None, changes: Mapping[str, str]) -> None:
     most = gpus.load(gpu).nvlinks
     for count in re.findall(r"(?:^|,)(\d+)", changes["nvlinks"]):
         if int(count) > most:
-            raise BadInput(f"nvlinks={changes['nvlinks']}: valid: 0 to {most} per GPU, as many as {gpu} has")
+            raise BadInput(f"nvlinks={changes['nvlinks']}: valid are 0 to {most} per GPU, as many as {gpu} has")
 
 
 def _check_shares(nccl: str, environment: Mapping[str, str]) -> None:
@@ -552,6 +553,6 @@ def _check_shares(nccl: str, environment: Mapping[str, str]) -> None:
     variable = release.load(nccl).environment.shares_gpus
     if variable is None:
         since = next(name for name in release.names() if release.load(name).environment.shares_gpus is not None)
-        raise BadInput(f"NCCL {nccl} refuses several ranks on one GPU; valid: 1 per GPU, or NCCL {since} and later")
+        raise BadInput(f"NCCL {nccl} refuses several ranks on one GPU: use one rank per GPU, or NCCL {since} or later")
     if environment.get(variable, "1") == "0":
-        raise BadInput(f"{variable}=0: NCCL then refuses several ranks on one GPU; valid: 1, or not set")
+        raise BadInput(f"with {variable}=0 NCCL refuses several ranks on one GPU: set it to 1, or remove it")

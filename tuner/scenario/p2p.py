@@ -27,7 +27,7 @@ def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
     NVLink joins hosts.
     """
     if any(kind.scenario.graphs is not None for kind in resolved.kinds):
-        raise BadInput(f"{option('graphs')}: sends and receives depend on the links of the topology; valid without it")
+        raise BadInput(f"sends and receives depend on the links of the topology: remove {option('graphs')}")
     communicator, ranks_of = resolved.view_of(rank), resolved.ranks_of
     order = PeerOrder(communicator, ranks_of, rank)
     links = _links(resolved, rank)
@@ -82,8 +82,8 @@ def _beyond_nodes(resolved: "ResolvedScenario", rank: int) -> Iterator[int]:
         reached = [other for other in joined if other not in own and other not in node]
         if reached and resolved.ranks_without_fabric:
             raise BadInput(
-                "sends and receives where GPUs have not joined their NVLink domain: not emulated in NCCL "
-                f"{resolved.release.name}; valid: later releases"
+                f"sends and receives are not emulated for NCCL {resolved.release.name} if GPUs have not joined their "
+                "NVLink domain: use a later release"
             )
         yield from reached
 
@@ -123,8 +123,9 @@ def heads_of(resolved: ResolvedScenario, rank: int = 0) -> Heads:
         switched = at_once and view.nvls and view.release.connect.pat_at_once == "or_with_nvls"
         if view.max_local_ranks > 1 and (switched if at_once else Algorithm.PAT in later):
             raise BadInput(
-                "adapters and registered buffers of rings: not emulated where PAT connects several ranks per node, as "
-                f"{RUNTIME_CONNECT}=0 does with NVLS in 2.31 and later, or a group with PAT; valid: without"
+                "registered buffers of rings between nodes are not emulated where PAT connects several ranks per node, "
+                f"as {RUNTIME_CONNECT}=0 does with NVLS in 2.31 and later, and as a group with PAT does: remove one of "
+                "them"
             )
         return network_of(resolved, rank, ORDER if at_once else later)
 
@@ -143,7 +144,7 @@ def network_of(resolved: ResolvedScenario, rank: int, later: Collection[Algorith
         links = resolved.view_of(first).links
         if links is None:
             raise BadInput(
-                "picks on registered buffers depend on adapters, which only a topology shows; valid without one: plain "
+                "picks on registered buffers depend on adapters, which only a topology shows: give one, or use plain "
                 "buffers"
             )
         return links().adapter_of(place, adapter)

@@ -105,7 +105,8 @@ class ResolvedScenario:
         names = {kind.scenario.machine for kind in self.kinds} - {None}
         if measured is not None and names - {measured}:
             raise BadInput(
-                f"{option('constants')} {constants.file}: measured on {measured}, not {', '.join(map(str, names))}"
+                f"the constants in {constants.file} were measured on {measured}, not {', '.join(map(str, names))}: "
+                f"remove {option('constants')}"
             )
         from tuner.emulator import fitted_constants
 
@@ -184,8 +185,9 @@ class ResolvedScenario:
             return
         if any(view.collnet and view.nodes == self.whole.views[0].nodes for view in views):
             raise BadInput(
-                f"{option('ranks')} with CollNet: on as many nodes NCCL {self.release.name} has it where it is made "
-                "from nothing, and not where the communicator is split off; valid: NCCL_COLLNET_ENABLE=0"
+                f"{option('ranks')} with CollNet is not emulated on this number of nodes: NCCL {self.release.name} has "
+                "CollNet in a communicator made from nothing, but not in one that is split off: set "
+                "NCCL_COLLNET_ENABLE=0"
             )
 
     @cached_property
@@ -194,7 +196,7 @@ class ResolvedScenario:
         described, most = self.scenario.gpus_per_process or 1, max(kind.gpus for kind in self.whole.kinds)
         if described > most:
             raise BadInput(
-                f"{option('gpus_per_process')} {described}: no host has more than {most} GPUs; valid: 1 to {most}"
+                f"{option('gpus_per_process')} {described}: no host has more than {most} GPUs: give 1 to {most}"
             )
         return described
 
@@ -213,9 +215,8 @@ class ResolvedScenario:
             )
         if self._several and any(kind.leaks_adapters() for kind in self.kinds):
             raise BadInput(
-                f"{option('gpus_per_process')} {per_process}: NCCL {self.release.name} "
-                "merges adapters for the rank of a process "
-                f"that comes first, and others have the ports, too; {valid}"
+                f"{option('gpus_per_process')} {per_process}: NCCL {self.release.name} merges adapters for the first "
+                f"rank of a process, and the other ranks see the ports as well; {valid}"
             )
         return True
 
@@ -229,9 +230,12 @@ class ResolvedScenario:
             return None
         first, *others = self.whole.views
         if any((view.channels, view.nvls_channels) != (first.channels, first.nvls_channels) for view in others):
-            raise BadInput("shared resources: not emulated where ranks of the whole have different numbers of channels")
+            raise BadInput(
+                "shared resources are not emulated if ranks of the parent communicator have different numbers of "
+                "channels"
+            )
         if first.collnet is not None:
-            raise BadInput("shared resources: not emulated with CollNet; valid: NCCL_COLLNET_ENABLE=0")
+            raise BadInput("shared resources are not emulated with CollNet: set NCCL_COLLNET_ENABLE=0")
         return first
 
     @property
@@ -242,7 +246,7 @@ class ResolvedScenario:
     def view_of(self, rank: int) -> Comm:
         """The communicator as a rank sees it. BadInput if there is no such rank."""
         if not 0 <= rank < self.ranks:
-            raise BadInput(f"rank {rank}; valid: 0 to {self.ranks - 1}")
+            raise BadInput(f"rank {rank} is not in the communicator: valid are 0 to {self.ranks - 1}")
         counted = zip(self.nodes, self.views, strict=True)
         of_nodes = chain.from_iterable(repeat((node, view), count) for (node, count), view in counted)
         node, view = next(each for each, ranks in zip(of_nodes, self.ranks_of, strict=True) if rank in ranks)
@@ -293,7 +297,7 @@ class ResolvedScenario:
 
         if any(kind.scenario.graphs is not None for kind in self.kinds):
             raise BadInput(
-                f"{option('graphs')}: channels across nodes are emulated on searched graphs only; valid: without it"
+                f"channels across nodes are only emulated with graphs that the search found: remove {option('graphs')}"
             )
         kinds: dict[tuple[int, int], NodeKind] = {}
         for node, count in self.nodes:
@@ -316,7 +320,8 @@ class ResolvedScenario:
         if any(each for each, _ in trays):
             if described is not None:
                 raise BadInput(
-                    f"{option('hosts_per_domain')}: this machine is a NVLink domain; valid for it: {option('trays')}"
+                    f"this machine is an NVLink domain itself: use {option('trays')} instead of "
+                    f"{option('hosts_per_domain')}"
                 )
             return tuple(chain.from_iterable(repeat(each or 1, count) for each, count in trays))
         return () if described is None else sizes_of_domains(self.kinds, hosts, described)
@@ -380,7 +385,10 @@ class ResolvedScenario:
         if not sizes:
             return hosts
         if any(kind.scenario.graphs is not None for kind in self.kinds):
-            raise BadInput(f"{option('graphs')}: those of one host; valid without NVLink domains")
+            raise BadInput(
+                f"{option('graphs')} describes the graphs of one host, which do not tell those of an NVLink domain: "
+                "remove it, or the domains"
+            )
         return [(self._domain(alike), count) for alike, count in grouped(hosts, sizes)]
 
     def _with_later_release(self, error: BadInput) -> BadInput:
@@ -433,11 +441,12 @@ class ResolvedScenario:
         without = self.scenario.ranks_without_fabric
         if without and not self.domains:
             raise BadInput(
-                "ranks without fabric only apply to NVLink domains; valid with them, such as "
-                f"{option('hosts_per_domain')}"
+                f"ranks without fabric only apply to NVLink domains: add some, as with {option('hosts_per_domain')}"
             )
         if outside := [rank for rank in without if not 0 <= rank < self.ranks]:
-            raise BadInput(f"ranks without fabric: {outside[0]}; valid: 0 to {self.ranks - 1}")
+            raise BadInput(
+                f"rank without fabric {outside[0]} is not in the communicator: valid are 0 to {self.ranks - 1}"
+            )
         if self.scenario.hosts_per_domain is not None or not self.domains:
             return without
         alone, first = set(without), 0
@@ -458,19 +467,22 @@ class ResolvedScenario:
         if rule is not None and rule(placed) != any(rule([gpus]) for gpus in placed):
             raise BadInput(
                 f"NCCL {self.release.name} leaves NVLS on if the last two ranks of the communicator have a GPU each, "
-                "although other ranks share one; this is not emulated; valid: give the nodes on which ranks share GPUs "
-                "after the others"
+                "although other ranks share one, which is not emulated: give the nodes on which ranks share GPUs after "
+                "the others"
             )
 
     def oracle_configuration(self) -> "OracleConfiguration":
         """The communicator in the form of the oracle. BadInput for what libnccl cannot use: other constants or
         graphs."""
         if self.scenario.fitted_constants is not None:
-            raise BadInput(f"{option('constants')}: libnccl computes with its own constants; valid for: pick, table")
+            raise BadInput(
+                f"libnccl computes with its own constants: {option('constants')} only applies to pick and table "
+                "without libnccl"
+            )
         if any(kind.scenario.graphs is not None for kind in self.kinds):
             raise BadInput(
-                f"{option('graphs')}: libnccl searches its own graphs; valid for it: "
-                f"{option('machine')}, {option('topology')}"
+                f"libnccl searches its own graphs: remove {option('graphs')}, and give {option('machine')} or "
+                f"{option('topology')}"
             )
         if (made := self.scenario.members) is not None:
             from tuner.scenario.oracle_configuration import SplitOff
@@ -479,7 +491,8 @@ class ResolvedScenario:
         own, *others = (kind.for_oracle(kind.hosts) for kind in self.kinds)
         if any(other.env != own.env for other in others):
             raise BadInput(
-                "the nccl.conf of these machines differ, but libnccl runs in one process here; they have to be equal"
+                "the nccl.conf files of these machines differ, but have to be equal here, because libnccl runs in one "
+                "process"
             )
         joined = replace(own, others=tuple(chain.from_iterable(other.hosts for other in others)))
         return replace(
@@ -563,18 +576,16 @@ def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[R
     """
     if outside := [rank for rank in ranks if not 0 <= rank < whole.ranks]:
         raise BadInput(
-            f"{option('ranks')}: {outside[0]}; valid: 0 to {whole.ranks - 1}, those of {whole.scenario.title}"
+            f"{option('ranks')}: {outside[0]} is no rank of {whole.scenario.title}: valid are 0 to {whole.ranks - 1}"
         )
     for kind in whole.kinds:
         if kind.scenario.graphs is not None or kind.scenario.logged is not None:
             raise BadInput(
-                f"{option('ranks')}: graphs alone describe all GPUs; valid with "
+                f"{option('ranks')} cannot be used with graphs alone, which describe all GPUs: give "
                 f"{option('machine')} or {option('topology')}"
             )
         if kind.shares_gpus:
-            raise BadInput(
-                f"{option('ranks')}: not emulated where ranks share a GPU; valid: {option('ranks_per_gpu')} 1"
-            )
+            raise BadInput(f"{option('ranks')} is not emulated if ranks share a GPU: set {option('ranks_per_gpu')} 1")
     made: dict[Used, ResolvedNode] = {}
     found = list[ResolvedNode]()
     for used, alike in groupby(each for each in used_of_hosts(whole, ranks) if each[1]):

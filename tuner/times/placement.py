@@ -53,8 +53,9 @@ def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
     if gpus <= gpus_per_tray and domains:
         return {"nodes": domains, "trays": nodes // domains, "gpus_per_node": gpus}
     raise BadInput(
-        f"{nodes} x {gpus} GPUs cannot be NVLink domains of up to {trays} trays with {gpus_per_tray} GPUs each, all of "
-        f"one size; valid: up to {trays} hosts, or a number that racks share evenly, with {option('trays')}"
+        f"{nodes} x {gpus} GPUs cannot be divided into equal NVLink domains of up to {trays} trays with "
+        f"{gpus_per_tray} GPUs each: use up to {trays} hosts, or a number that racks share evenly, with "
+        f"{option('trays')}"
     )
 
 
@@ -165,7 +166,7 @@ def _one(what: str, tables: Sequence[Measurements]) -> str:
     of = names or dict.fromkeys(table.name for table in tables)
     says = f"{'files of several' if names else 'no file says it'} ({', '.join(of)})"
     valid = f"{option('machine')}, {option('topology')}" if what == "machine" else option(what)
-    raise BadInput(f"{option(what)}: {says}; valid: {valid}, and files of one")
+    raise BadInput(f"{option(what)}: {says}: give {valid}, and files of one")
 
 
 def read_by_model(nccl: Release, own: Mapping[str, str]) -> set[str]:

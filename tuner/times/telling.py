@@ -70,7 +70,7 @@ def telling_calls(
     """
     if shape.nodes < 2:
         raise BadInput(
-            f"calls on one node say nothing about the network between nodes; valid: {option('nodes')} 2 or more"
+            f"calls on one node say nothing about the network between nodes: give {option('nodes')} 2 or more"
         )
     selection = site.selection(shape.nodes, shape.gpus_per_node, {})
     model = predict.of_communicator(selection, site.name, calibration, with_instance=True)

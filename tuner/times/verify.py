@@ -330,7 +330,8 @@ class JudgedFile:
             known = [one.call.bytes for one in sizes]
             if not known[0] <= size <= known[-1]:
                 raise BadMeasurement(
-                    f"the histogram has {collective.name} of {size} bytes; measured: {known[0]} to {known[-1]}"
+                    f"the histogram has {collective.name} of {size} bytes, but {known[0]} to {known[-1]} bytes were "
+                    "measured"
                 )
             pick_us += count * between(size, known, [one.pick_us or 0.0 for one in sizes])
             best_us += count * between(size, known, [one.best_us for one in sizes])

@@ -61,4 +61,4 @@ def ready_to_save(path: Path) -> None:
 def check_ending(path: Path) -> None:
     """Raises BadInput if the path's ending is not a picture format."""
     if path.suffix.lower() not in _METADATA:
-        raise BadInput(f"{path}: the file's ending must name the format of the picture; {one_of(_METADATA)}")
+        raise BadInput(f"the ending of {path} has to name the picture's format; {one_of(_METADATA)}")

@@ -74,7 +74,7 @@ def examine(file: str, text: str, like: str | None, asked: DoctorOptions) -> Exa
     ``like``.
     """
     if (gpus := len(read(text).gpus)) > MOST_RANKS:
-        raise BadTopology(f"{file}: {gpus} GPUs in one node; NCCL has room for {MOST_RANKS}")
+        raise BadTopology(f"{file} has {gpus} GPUs in one node, but NCCL has room for {MOST_RANKS}")
     near, named = nearest(text, like), like is not None
     findings = [*found(node_of(text, near, named)), *_split(file, text, asked)]
     changes = tuple(change for finding in findings if finding.severity == WRONG for change in finding.changes)

@@ -95,7 +95,7 @@ def compiled(scenario: Scenario, requests: Sequence[Request]) -> bytes:
     for request in requests:
         table = selection.pick_table(request)
         if table is None:
-            raise BadInput(f"{request.title}: a table of size ranges cannot hold its picks; valid: the format choices")
+            raise BadInput(f"a table of size ranges cannot hold the picks of {request.title}: use the format choices")
         tables.append((request.collective.name, table))
     return file_of(scenario.heading, tables)
 
@@ -117,11 +117,11 @@ def read_compiled(path: Path) -> dict[str, PickTable]:
     """
     content = path.read_bytes()
     if content[:8] != MAGIC:
-        raise BadInput(f"{path} is not a file of the format compiled, as 'nccl-tuner export' writes it")
+        raise BadInput(f"{path} is not a compiled file, as 'nccl-tuner export' writes it")
     try:
         version, length = struct.unpack_from("<QQ", content, 8)
         if version != VERSION:
-            raise BadInput(f"{path}: version {version}; valid: {VERSION}")
+            raise BadInput(f"{path} has version {version} of the format, and only version {VERSION} is read")
         at = 24 + length + -length % 8
         (count,) = struct.unpack_from("<Q", content, at)
         at += 8
@@ -135,7 +135,7 @@ def read_compiled(path: Path) -> dict[str, PickTable]:
             tables[name] = PickTable(from_bytes, np.frombuffer(content, ROW.newbyteorder("<"), rows, at))
             at += rows * ROW.itemsize
     except (struct.error, ValueError) as error:
-        raise BadInput(f"{path}: cut off, or not of export's format compiled: {error}") from None
+        raise BadInput(f"{path} is cut off, or not a compiled file of 'nccl-tuner export': {error}") from None
     return tables
 
 

@@ -50,8 +50,8 @@ def check_ranks_only(call: ScheduledCall, form: str) -> None:
     if call.schedule.fabrics:
         names = " and ".join(dict.fromkeys(each.value.split()[0] for each in call.schedule.fabrics))
         raise BadInput(
-            f"{form} can only describe ranks, but the {names} takes part; valid: {option('format')} csv, "
-            f"{option('env')} NCCL_ALGO=Ring"
+            f"{form} can only describe ranks, but the {names} takes part in this schedule: use {option('format')} csv, "
+            f"or {option('env')} NCCL_ALGO=Ring"
         )
 
 

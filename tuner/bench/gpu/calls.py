@@ -205,8 +205,8 @@ class Calls:
         unit = point.unit_bytes(self._ranks)
         if point.bytes < unit or point.bytes % unit:
             raise BadInput(
-                f"{point.bytes} bytes: not a whole number of {point.dtype.name} for {point.collective.name} on "
-                f"{self._ranks} ranks; valid: multiples of {unit}"
+                f"{point.bytes} bytes are not a whole number of {point.dtype.name} elements for "
+                f"{point.collective.name} on {self._ranks} ranks: give multiples of {unit}"
             )
         return point.bytes // unit
 

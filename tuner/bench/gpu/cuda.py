@@ -25,16 +25,18 @@ class Cuda:
             import cupy
         except ImportError as error:
             raise BadInput(
-                f"no cupy: {error}; valid: pip install 'nccl-tuner[gpu]', or cupy for your CUDA; "
-                "without GPUs: the backend 'simulated', with the name of a machine"
+                f"cupy is missing ({error}): pip install 'nccl-tuner[gpu]', or cupy for your CUDA; without GPUs use "
+                "the backend 'simulated' with the name of a machine"
             ) from None
         self.cupy: Any = cupy
         try:
             self.count = int(cupy.cuda.runtime.getDeviceCount())
         except cupy.cuda.runtime.CUDARuntimeError as error:
-            raise BadInput(f"no GPU: {error}; valid: a computer with NVIDIA GPUs and their driver") from None
+            raise BadInput(
+                f"no GPU was found ({error}): a computer with NVIDIA GPUs and their driver is needed"
+            ) from None
         if self.count == 0:
-            raise BadInput("no GPU: CUDA_VISIBLE_DEVICES leaves none; valid: one or more")
+            raise BadInput("CUDA_VISIBLE_DEVICES leaves no GPU: name one or more in it")
 
     def lane(self, device: int) -> "Lane":
         """A stream on a GPU."""

@@ -40,7 +40,7 @@ def open_gpus(options: Options | None = None) -> GpuBackend | None:
 def open_at(here: RankAddress, options: Options, backend: type[GpuBackend] | None = None) -> GpuBackend:
     """Opens this process's part of the communicator. BadInput says what is missing."""
     if set_here := [name for name in FORBIDDEN if name in os.environ]:
-        raise BadInput(f"{', '.join(set_here)} is set, but measuring forces what NCCL chooses; valid: unset")
+        raise BadInput(f"{', '.join(set_here)} is set, but measuring itself forces what NCCL chooses: unset it")
     with connections(options):
         return _opened(here, options, backend or GpuBackend)
 
@@ -57,14 +57,13 @@ def _opened(here: RankAddress, options: Options, backend: type[GpuBackend]) -> G
     path = library_of(options)
     if options.ranks_per_gpu > 1 and not allows_several(path):
         raise BadInput(
-            f"{path} refuses several ranks on one GPU; valid: {option('ranks_per_gpu')} 1, or NCCL 2.30.3 and later"
+            f"{path} refuses several ranks on one GPU: set {option('ranks_per_gpu')} 1, or use NCCL 2.30.3 or later"
         )
     devices = devices_of(here, cuda.count, options.ranks_per_gpu)
     if here.world * len(devices) < 2:
         raise BadInput(
-            "with one rank there is nothing to choose: NCCL only copies; valid: two GPUs or more, "
-            f"or {option('ranks_per_gpu')} 2 with "
-            "NCCL 2.30.3 and later"
+            "with one rank there is nothing to choose, because NCCL only copies: use two GPUs or more, or "
+            f"{option('ranks_per_gpu')} 2 with NCCL 2.30.3 or later"
         )
     met = Rendezvous.meet(here, options.limit_s)
     try:
@@ -86,7 +85,7 @@ def devices_of(here: RankAddress, count: int, ranks_per_gpu: int) -> list[int]:
     device = here.local_rank // ranks_per_gpu
     if count > 1 and device >= count:
         raise BadInput(
-            f"rank {here.rank} is number {here.local_rank} on its node, which has {count} GPUs; valid: no more ranks "
+            f"rank {here.rank} is number {here.local_rank} on its node, which has {count} GPUs: start no more ranks "
             f"than GPUs times {option('ranks_per_gpu')}"
         )
     return [device % count]  # a launcher may show each process only its own GPU
@@ -106,10 +105,10 @@ def library_of(options: Options) -> Path:
     """
     if options.library is not None:
         if not options.library.is_file():
-            raise BadInput(f"{options.library} does not exist; valid: a libnccl.so.2")
+            raise BadInput(f"{options.library} does not exist: name a libnccl.so.2")
         return options.library.resolve()
     for wheel in WHEELS:
         with suppress(PackageNotFoundError):
             if (installed := Path(str(distribution(wheel).locate_file(library.MEMBER)))).is_file():
                 return installed
-    raise BadInput(f"no libnccl: none of {', '.join(WHEELS)} is installed; valid: pip install {WHEELS[0]}")
+    raise BadInput(f"no libnccl: none of {', '.join(WHEELS)} is installed: pip install {WHEELS[0]}")

@@ -78,7 +78,7 @@ def _torchrun(env: Mapping[str, str], limit_s: float) -> RankAddress:
     rank, world, local_rank = (_number(env, name, "torchrun") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     _number(env, "MASTER_PORT", "torchrun")
     if "MASTER_ADDR" not in env:
-        raise BadInput("torchrun's MASTER_ADDR is not set; valid: the name or address of rank 0's node")
+        raise BadInput("torchrun's MASTER_ADDR is not set: set it to the name or address of rank 0's node")
     here = RankAddress(rank, world, local_rank, "torchrun", env["MASTER_ADDR"])
     if world == 1:
         return here
@@ -86,7 +86,7 @@ def _torchrun(env: Mapping[str, str], limit_s: float) -> RankAddress:
         from torch.distributed.rendezvous import rendezvous
     except ImportError:
         raise BadInput(
-            "RANK and WORLD_SIZE are set, as torchrun does, and there is no torch; valid: pip install torch, or mpirun"
+            "RANK and WORLD_SIZE are set, as torchrun does, but torch is missing: pip install torch, or use mpirun"
         ) from None
     try:
         store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=limit_s)))
@@ -108,13 +108,13 @@ def _mpi(launcher: str, tasks: int | None = None) -> RankAddress:
         from mpi4py import MPI
     except ImportError:
         raise BadInput(
-            f"started by {launcher}, and there is no mpi4py; valid: pip install mpi4py, or torchrun"
+            f"the job was started by {launcher}, but mpi4py is missing: pip install mpi4py, or use torchrun"
         ) from None
     world = MPI.COMM_WORLD
     if tasks is not None and world.Get_size() != tasks:
         raise BadInput(
-            f"srun started {tasks} tasks, and MPI sees {world.Get_size()}: it speaks no PMI that this MPI knows; "
-            f"valid: srun --mpi=pmix or --mpi=pmi2 as 'srun --mpi=list' has them, or torchrun"
+            f"srun started {tasks} tasks, but MPI sees {world.Get_size()}: this MPI does not know the PMI that srun "
+            "speaks: use srun --mpi=pmix or --mpi=pmi2, which 'srun --mpi=list' shows, or torchrun"
         )
     here = world.Split_type(MPI.COMM_TYPE_SHARED)
     host, port, secret = world.bcast(_listening(socket.gethostname()) if world.Get_rank() == 0 else None, root=0)
@@ -131,7 +131,7 @@ def _listening(host: str) -> tuple[str, int, str]:
 def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
     value = env.get(name, "")
     if not value.isdecimal():
-        raise BadInput(f"{launcher}'s {name} is {value!r}; valid: a number")
+        raise BadInput(f"{launcher}'s {name} is {value!r}, not a number")
     return int(value)
 
 

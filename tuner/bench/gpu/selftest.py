@@ -111,13 +111,13 @@ class SelfTest:
     def _libnccl(self) -> str:
         path = opening.library_of(self._options)
         if self._options.ranks_per_gpu > 1 and not opening.allows_several(path):
-            raise BadInput(f"{path} refuses several ranks on one GPU; valid: NCCL 2.30.3 and later")
+            raise BadInput(f"{path} refuses several ranks on one GPU: use NCCL 2.30.3 or later")
         assert self._cuda is not None
         for device in range(self._cuda.count):
             if not runs_on(path, capability := self._cuda.capability(device)):
                 raise BadInput(
-                    f"{path} has no code for {self._cuda.name(device)}, sm_{capability}; valid: a wheel's libnccl, or "
-                    "a bundle for such a GPU"
+                    f"{path} has no code for {self._cuda.name(device)}, sm_{capability}: use the libnccl of a wheel, "
+                    "or a bundle for such a GPU"
                 )
         return str(path)
 

@@ -102,7 +102,7 @@ def named(text: str) -> str:
     if found:
         return found[-1]
     known = next((text for name, text in _unread().items() if f"{name}.".startswith(f"{spelled}.")), None)
-    raise BadInput(f"{NAME} {text}: {known or 'no table of it'}; {one_of(names())}")
+    raise BadInput(f"{NAME} {text}: {known or 'no table exists for it'}; {one_of(names())}")
 
 
 @cache

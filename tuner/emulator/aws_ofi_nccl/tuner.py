@@ -97,11 +97,14 @@ class AwsTuner:
                 return Decliner(f"{' and '.join(masks)} set, which interface v{interface} cannot follow")
             if interface not in release.ignores_masks_in:
                 raise BadInput(
-                    f"{self.title} fails the init of NCCL {nccl.name} with {' and '.join(masks)}; valid: without them, "
-                    "or no tuner"
+                    f"{self.title} makes the init of NCCL {nccl.name} fail with {' and '.join(masks)}: remove them, or "
+                    "use no tuner plugin"
                 )
         if interface == 1 and not release.first_interface_works:
-            raise BadInput(f"{self.title}: its interface v1, NCCL {nccl.name}'s, reads memory that is not its own")
+            raise BadInput(
+                f"{self.title} reads memory that is not its own when NCCL {nccl.name} calls it by interface v1, so its "
+                "picks cannot be told"
+            )
         platform = release.platform(self.product)
         if platform is None:
             return Decliner("it has nothing for this machine" if self.product else "the machine's product is not known")

@@ -71,12 +71,12 @@ def messages(p2p_context: P2pContext, calls: Iterable[ExchangeCall]) -> Iterable
     for call in calls:
         size = call.count * call.dtype.size_bytes
         if not 0 <= call.root < communicator.ranks:
-            raise BadInput(f"{call.function.name} with rank {call.root}; valid: 0 to {communicator.ranks - 1}")
+            raise BadInput(f"{call.function.name} with rank {call.root}: valid are ranks 0 to {communicator.ranks - 1}")
         own = call.function not in POINT_TO_POINT
         if own and not communicator.release.exchange.own_functions:
             raise BadInput(
-                f"NCCL {communicator.release.name} has no function for {call.function.name}; "
-                "valid: sends and receives in a group"
+                f"NCCL {communicator.release.name} has no function for {call.function.name}: give its sends and "
+                "receives as a group"
             )
         if own and not size:
             continue

@@ -54,7 +54,9 @@ def peer_channels(communicator: Comm, links: Sequence[PeerLinks], shared: PeerCh
     first = min(communicator.channels, c_int("NCCL_MAX_P2P_NCHANNELS", most))
     first = max(first, c_int("NCCL_MIN_P2P_NCHANNELS", 1))
     if data.planner == "chunks" and first > most:
-        raise BadInput(f"NCCL_MIN_P2P_NCHANNELS={first}: NCCL {communicator.release.name} crashes; valid: up to {most}")
+        raise BadInput(
+            f"NCCL {communicator.release.name} crashes with NCCL_MIN_P2P_NCHANNELS={first}: set it to {most} or less"
+        )
     first = first if shared is None else min(first, shared.channels)
     channels, per_peer = _powers_of_two(communicator, links, first)
     chunk = _chunk_bytes(communicator, own)
@@ -129,7 +131,7 @@ def _over_network(communicator: Comm, adapters: tuple[int, float], first: int) -
     if data.net_channels == "by_bandwidth":
         per_channel = communicator.environment.number(PER_CHANNEL_BANDWIDTH, int(data.channel_bandwidth_gbs))
         if per_channel == 0:
-            raise BadInput(f"{PER_CHANNEL_BANDWIDTH}=0: NCCL divides by it; valid: 1 GB/s or more")
+            raise BadInput(f"{PER_CHANNEL_BANDWIDTH}=0 makes NCCL divide by zero: set it to 1 GB/s or more")
         return max(count, ceil_div(int(adapters[1]), per_channel)) if count else 2
     few_ranks = 2 * communicator.ranks <= first * 4
     return max(count, 2 if few_ranks else 1)
@@ -160,7 +162,9 @@ def _forced_chunk_bytes(communicator: Comm) -> int:
 
 def _checked(chunk: int, variable: str) -> int:
     if not LEAST_CHUNK_BYTES <= chunk <= LARGEST_CHUNK_BYTES:
-        raise BadInput(f"{variable}: chunks of {chunk} bytes; valid: {LEAST_CHUNK_BYTES} to {LARGEST_CHUNK_BYTES}")
+        raise BadInput(
+            f"{variable} asks for chunks of {chunk} bytes: valid are {LEAST_CHUNK_BYTES} to {LARGEST_CHUNK_BYTES}"
+        )
     return chunk
 
 
@@ -222,7 +226,7 @@ class PeerOrder:
             return max(sizes)
         size = number(GROUP_SIZE, TOGETHER)
         if size < 1:
-            raise BadInput(f"{GROUP_SIZE}={size}: valid: 1 rank or more")
+            raise BadInput(f"{GROUP_SIZE}={size}: valid are 1 and more ranks")
         for own in dict.fromkeys(sizes):
             if own % size or own < size:
                 size = gcd(size, own)
@@ -430,7 +434,10 @@ class Queues:
             self._count += 1
         own = [len(self._waiting[rank, sends]) for sends in (True, False)]
         if own[0] != own[1]:
-            raise BadInput(f"rank {rank} sends itself {own[0]} messages and receives {own[1]}; valid: equal numbers")
+            raise BadInput(
+                f"rank {rank} sends itself {own[0]} messages and receives {own[1]} from itself: both numbers have to "
+                "be equal"
+            )
 
     def __bool__(self) -> bool:
         return self._count > 0

@@ -60,19 +60,22 @@ def check(communicator: Comm, request: Request) -> None:
     if not _takes_configurations(nccl):
         first = first_with(_takes_configurations)
         raise BadInput(
-            f"call config: NCCL {nccl.name} has no ncclAllReduceConfig and the like; valid: {first} and later"
+            f"NCCL {nccl.name} takes no configuration with a call (ncclAllReduceConfig and the like): use {first} or "
+            "later"
         )
     if not configuration.alg_selection:
         return
     if request.buffers is Buffers.window:
-        raise BadInput("call config algSelection is emulated on buffers outside of windows; valid without windows")
+        raise BadInput(
+            "algSelection in a call's configuration is only emulated on buffers outside of windows: remove the windows"
+        )
     names = _names(communicator.release, request.collective)
     if not configuration.falls_back and not _selected(configuration.alg_selection, names, request.collective):
         text = configuration.alg_selection
         valid = ", ".join(name for name, own in names.items() if request.collective in own)
         raise BadInput(
-            f"call config algSelection={text}: {request.collective.name} returns {INVALID}; valid: names or what they "
-            f"begin with, with ',' (or), '+' (and), '^' (not): {valid}"
+            f"{request.collective.name} with algSelection={text} returns {INVALID}: valid are names or what they begin "
+            f"with, combined by ',' (or), '+' (and) and '^' (not); names: {valid}"
         )
 
 

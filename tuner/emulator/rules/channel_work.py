@@ -395,7 +395,7 @@ def _check(scheduled: ScheduledTask, chunk: int) -> None:
     algorithm, protocol = scheduled.task.algo_proto
     own = ("NCCL_NVLS_CHUNKSIZE", "NCCL_NVLSTREE_MAX_CHUNKSIZE") if algorithm in NVLS else ()
     raise BadInput(
-        f"{algorithm.name}/{protocol.name}: chunks of {chunk} bytes are too small; valid: a larger "
+        f"{algorithm.name}/{protocol.name}: chunks of {chunk} bytes are too small: set a larger "
         f"{' or '.join((VARIABLES[protocol], *own))}"
     )
 

@@ -54,8 +54,8 @@ class CollNetFacts:
             return frozenset(range(len(self.own.comp_caps)) if own.heads is None else own.heads)
         if self.own.first_ranks is None:
             raise BadInput(
-                "NCCL_COLLNET_ENABLE=1: nodes that differ need the search's own "
-                f"graphs; valid without {option('graphs')}"
+                "NCCL_COLLNET_ENABLE=1 on nodes that differ is only emulated with graphs that the search found: remove "
+                f"{option('graphs')}"
             )
         return frozenset(self.own.first_ranks(name)[:channels])
 
@@ -69,7 +69,7 @@ def requested(environment: Environment) -> bool:
     """Whether NCCL_COLLNET_ENABLE=1 allows CollNet. BadInput for values other than 0 and 1."""
     text = environment.text("NCCL_COLLNET_ENABLE") or "0"
     if text not in ("0", "1"):
-        raise BadInput(f"NCCL_COLLNET_ENABLE={text}: releases read this differently; valid: 0, 1")
+        raise BadInput(f"NCCL_COLLNET_ENABLE={text} is read differently by different releases: set 0 or 1")
     return text == "1"
 
 
@@ -82,8 +82,8 @@ def set_up(rules: "Rules", facts: CollNetFacts) -> CollNet | None:
     direct_heads = rules.collnet_direct_heads(facts)
     if direct_heads == 0:
         raise BadInput(
-            f"NCCL {facts.release.name} finds no channel of CollNetDirect here, divides by their number and ends with "
-            "SIGFPE; valid: NCCL_COLLNET_ENABLE=0"
+            f"NCCL {facts.release.name} finds no channel for CollNetDirect here, divides by their number and ends with "
+            "SIGFPE: set NCCL_COLLNET_ENABLE=0"
         )
     return CollNet(
         heads=len(connected),

@@ -78,7 +78,7 @@ class DeviceFunctions(Variant, ABC):
 
     def broadcasts_together(self) -> str:
         """The kernel of broadcasts from several roots, built for LL. BadInput if the release has no such kernel."""
-        raise BadInput("broadcasts from several roots are launched one by one")
+        raise BadInput("NCCL launches broadcasts from several roots one by one, which is not computed here")
 
 
 RULES: Registry[DeviceFunctions] = Registry()

@@ -61,7 +61,7 @@ class InitFacts:
         low = self.rules.ctas(self.environment, "NCCL_MIN_CTAS", 1)
         high = min(self.rules.ctas(self.environment, "NCCL_MAX_CTAS", self.max_channels), self.max_channels)
         if high < 1:
-            raise BadInput(f"NCCL_MAX_CTAS={high}: NCCL {self.release.name} then has no channel; valid: 1 or more")
+            raise BadInput(f"NCCL_MAX_CTAS={high} leaves NCCL {self.release.name} without a channel: set 1 or more")
         return min(low, high), high
 
 
@@ -506,8 +506,8 @@ def only_the_whole_communicator(fabric: DomainHosts) -> Sequence[int]:
     """One domain of all ranks is tuned as one node while the graphs are those of hosts: BadInput, not emulated."""
     if fabric.usable and fabric.hosts > 1 and len(fabric.domains) == 1:
         raise BadInput(
-            "a NVLink domain of all hosts: this release of NCCL tunes it as one node but searches host by host, "
-            "which is not emulated; valid: several domains, whose hosts it treats as nodes, or a later release"
+            "all hosts are one NVLink domain: this release of NCCL tunes it as one node but searches graphs host by "
+            "host, which is not emulated: use several domains, or a later release"
         ).cured(Remedy("nccl", first_with(lambda later: later.rules.domains == cliques_or_failure.__name__)))
     return ()
 

@@ -216,8 +216,8 @@ def _adapters_take_buffers(call: RuleCall) -> bool:
     variables = call.communicator.environment
     if lone and variables.number(symmetric_variables.CROSS_CLIQUE, 0) and variables.number("NCCL_MNNVL_ENABLE", 2) == 1:
         raise BadInput(
-            f"{symmetric_variables.CROSS_CLIQUE}: not emulated for registered buffers where each rank is a node and "
-            "NCCL_MNNVL_ENABLE is 1; valid there: plain"
+            f"{symmetric_variables.CROSS_CLIQUE} is not emulated for registered buffers if each rank is a node and "
+            "NCCL_MNNVL_ENABLE is 1: use plain buffers"
         )
     moves = call.request.collective in (Collective.AllGather, Collective.Broadcast)
     taken = lone and moves and keeps(call.communicator, call.request)
@@ -251,8 +251,8 @@ def _all_of_the_ring(call: RuleCall, type_inter: str | None) -> bool:
     }
     if len(direct) > 1:
         raise BadInput(
-            "registered buffers with one rank per node are not emulated where only some adapters read GPU memory; "
-            "valid there: plain"
+            "registered buffers with one rank per node are not emulated if only some adapters read GPU memory: use "
+            "plain buffers"
         )
     return direct == {True}
 
@@ -260,7 +260,10 @@ def _all_of_the_ring(call: RuleCall, type_inter: str | None) -> bool:
 def _links(call: RuleCall) -> PeerLinks:
     """The links of the rank's node. BadInput if there is no topology."""
     if call.communicator.links is None:
-        raise BadInput("registered buffers depend on links here, which only a topology tells; valid without one: plain")
+        raise BadInput(
+            "picks on registered buffers depend on links here, which only a topology tells: give a topology, or use "
+            "plain buffers"
+        )
     return call.communicator.links()
 
 
@@ -353,12 +356,9 @@ def takers(call: RuleCall, network: Callable[[], NetworkUse] | None) -> tuple[Ze
     if not call.rules.registered or call.request.buffers is Buffers.plain:
         return ()
     if communicator.collnet:
-        raise BadInput("launches in full: with CollNet they are emulated on plain buffers only; valid there: plain")
+        raise BadInput("full launches with CollNet are only emulated on plain buffers")
     if communicator.nodes > 1 and communicator.environment.number(symmetric_variables.CROSS_CLIQUE, 0):
-        raise BadInput(
-            f"{symmetric_variables.CROSS_CLIQUE}: launches in full are emulated on plain buffers only; valid there: "
-            "plain"
-        )
+        raise BadInput(f"full launches with {symmetric_variables.CROSS_CLIQUE} are only emulated on plain buffers")
     found = {
         ZeroCopyPeer.peers: peers_take_buffers(call),
         ZeroCopyPeer.switch: switch_takes_buffers(call),
@@ -419,7 +419,9 @@ def check_buffers_of(communicator: Comm, request: Request) -> None:
     here."""
     check_buffers(communicator, request.buffers, request.windows)
     if request.in_place and request.buffers is Buffers.window and request.windows.sides is not Sides.both:
-        raise BadInput("in place both buffers are one, so both are in the window; valid: windows both, or out of place")
+        raise BadInput(
+            "a call in place has one buffer, which is in the window or not: use windows both, or a call out of place"
+        )
 
 
 def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
@@ -436,15 +438,15 @@ def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
         reaching.append(alone)
     if reaching:
         names = ", ".join(reaching)
-        said = f"{names}: emulated for plain buffers only, not for {buffers.name} ones"
+        said = f"{names}: only emulated on plain buffers, not on {buffers.name} ones"
         raise BadInput(said).cured(Remedy("buffers", "plain"))
     if communicator.collnet and communicator.nodes == communicator.ranks:
         raise BadInput(
-            f"buffers {buffers.name}: not with CollNet and one rank per node, whose channels depend on whether the "
-            "network's plugin takes them; valid there: plain"
+            f"{buffers.name} buffers are not emulated with CollNet and one rank per node, where channels depend on "
+            "whether the network's plugin takes such buffers: use plain buffers"
         ).cured(Remedy("buffers", "plain"))
     if reason := not_on_nodes(communicator, buffers):
-        refused = BadInput(f"buffers {buffers.name}: not emulated {reason}; valid there: plain")
+        refused = BadInput(f"{buffers.name} buffers are not emulated {reason}: use plain buffers")
         raise refused.cured(Remedy("buffers", "plain"))
     if buffers is Buffers.window:
         _check_flags(communicator, of.flags)
@@ -467,13 +469,13 @@ def _check_flags(communicator: Comm, flags: WindowFlag) -> None:
         word = str(flag.name)
         if word not in known:
             since = first_with(lambda later, word=word: word in later.symmetric.window_flags)  # type: ignore[misc]
-            raise BadInput(f"NCCL {release.name} has no NCCL_WIN_{word}; valid: {since} and later")
+            raise BadInput(f"NCCL {release.name} has no NCCL_WIN_{word}: use {since} or later")
     if WindowFlag.COLL_SYMMETRIC | WindowFlag.GIN_ONLY in flags:
-        raise BadInput(f"window flags {flag_words(flags)}: NCCL refuses these two together; valid: one of them")
+        raise BadInput(f"NCCL refuses the window flags {flag_words(flags)} together: give one of them")
     if WindowFlag.CFT_COUNTED in flags and symmetric_variables.are_made(communicator):
         raise BadInput(
-            "window flag cft-counted: NCCL refuses it where a communicator does not support it, and which do is not "
-            "known; valid: without"
+            "NCCL refuses the window flag cft-counted on communicators that do not support it, and which ones support "
+            "it is not known: remove the flag"
         )
 
 
@@ -540,7 +542,7 @@ def multicast_channels(communicator: Comm, tables: Tables, request: Request) -> 
         return None
     if communicator.ranks_share_processes:
         raise BadInput(
-            f"{CTA_POLICY}: efficiency is not emulated for {request.buffers.name} buffers where a process has several "
-            "GPUs; valid there: plain"
+            f"{CTA_POLICY}=efficiency is not emulated for {request.buffers.name} buffers if a process has several "
+            "GPUs: use plain buffers"
         )
     return nvls_channels_by_heads(communicator, tables, request.collective)

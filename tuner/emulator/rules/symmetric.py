@@ -219,8 +219,8 @@ def _check_gpus(communicator: Comm) -> None:
     """
     if communicator.min_comp_cap != communicator.max_comp_cap and (communicator.nodes == 1 or communicator.nvls):
         raise BadInput(
-            "symmetric windows on GPUs of several compute capabilities, within a node or with NVLS, are not emulated: "
-            "ranks may take different kernels there; valid: equal GPUs"
+            "symmetric windows on GPUs of several compute capabilities, within a node or with NVLS, are not emulated, "
+            "because ranks may take different kernels there: use equal GPUs"
         )
 
 
@@ -267,9 +267,9 @@ def check(communicator: Comm, request: Request, sizes: SizeArray) -> None:
         return
     if any(rule(communicator, request, size) for size in sizes.tolist()):
         raise BadInput(
-            f"{VARIABLE}={argument_bytes(communicator)}: too small for a symmetric kernel, without room for which NCCL "
-            f"{communicator.release.name} fails at {request.collective.name}, even where it launches none; valid: "
-            f"{_head_bytes(communicator) + WORK_BYTES} and more"
+            f"NCCL {communicator.release.name} fails at {request.collective.name} with "
+            f"{VARIABLE}={argument_bytes(communicator)}, even if it launches no symmetric kernel, because that leaves "
+            f"no room for one: set {_head_bytes(communicator) + WORK_BYTES} or more"
         )
 
 

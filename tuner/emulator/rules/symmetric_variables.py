@@ -252,8 +252,8 @@ def supported(communicator: Comm) -> bool:
         return True
     if communicator.links is None:
         raise BadInput(
-            "symmetric windows without NVLink between all GPUs: whether they reach each other only a topology tells; "
-            f"valid: {option('machine')}, {option('topology')}"
+            "symmetric windows without NVLink between all GPUs depend on whether GPUs reach each other, which only a "
+            f"topology tells: give {option('machine')} or {option('topology')}"
         ).cured(Remedy("buffers", "plain"))
     by_cuda = communicator.release.symmetric.gpus_joined_by == "cuda"
     return communicator.links().cuda_joins_all if by_cuda else communicator.links().all_peer_to_peer

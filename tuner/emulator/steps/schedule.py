@@ -152,7 +152,7 @@ def _heads(across: Across, by_node: Sequence[Sequence[int]], rank: int) -> NodeH
     counts = {len(heads) for heads in by_node}
     if len(by_node) != len(across.ranks_of_nodes) or len(counts) != 1 or 0 in counts:
         raise BadInput(
-            f"no schedule is known of nodes that differ in their heads; valid: {option('env')} NCCL_ALGO=Ring"
+            f"no schedule is known for nodes with different numbers of NVLS heads: set {option('env')} NCCL_ALGO=Ring"
         )
     node = next(number for number, ranks in enumerate(across.ranks_of_nodes) if rank in ranks)
     own = by_node[node].index(rank) if rank in by_node[node] else None
@@ -242,7 +242,7 @@ def schedule(work: Work, across: Across) -> Schedule:
     elif work.algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
         fabrics = BY_NETWORK
     if work.algorithm is Algorithm.PAT and not across.pat_peers:
-        raise BadInput(f"the schedule of PAT is known for one rank per node; valid: {option('env')} NCCL_ALGO=Ring")
+        raise BadInput(f"the schedule of PAT is only known for one rank per node: set {option('env')} NCCL_ALGO=Ring")
     return Schedule(
         ranks=sum(map(len, across.ranks_of_nodes)),
         channels=work.channels,

@@ -102,7 +102,7 @@ def _unfolded(files: Sequence[Path]) -> Iterator[Path]:
             continue
         inside = sorted(each for each in islice(file.rglob("*"), MOST_FILES + 1) if each.is_file())
         if len(inside) > MOST_FILES:
-            raise BadInput(f"{file}: more than {MOST_FILES} files; valid: the files of one job")
+            raise BadInput(f"{file}: more than {MOST_FILES} files: give the files of one job")
         known = [each for each in inside if kinds_of(each) not in ((FileKind.trace,), (FileKind.unknown,))]
         yield from known or [file]
 

@@ -61,7 +61,7 @@ def of_ras(file: Path, known: KnownFacts) -> FileDiagnosis:
         try:
             report = json.loads(content[at:])
         except (ValueError, RecursionError) as error:
-            raise BadInput(f"{file} is cut off, or no JSON: {error}; give the whole report") from None
+            raise BadInput(f"{file} is cut off or not JSON: {error}; give the whole report") from None
         if not isinstance(report, dict):
             raise BadInput(f"{file} is not a report of RAS, as it has no JSON object; give what ncclras -f json prints")
         nccl = report.get("nccl_version")

@@ -142,7 +142,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 def _head(path: Path, file: IO[bytes]) -> Any:
     content = file.read(_HEAD.itemsize)
     if not content:
-        raise BadInput(f"{path}: empty")
+        raise BadInput(f"{path} is empty")
     if content[:8] != MAGIC or len(content) < _HEAD.itemsize:
         raise BadInput(f"{path} is not a file that the plugin writes into the folder of NCCL_TUNER_JOB")
     return np.frombuffer(content, _HEAD)[0]
@@ -257,7 +257,7 @@ def _inspected(path: Path) -> JobFile:
             place.setdefault(kind, len(place))
             records.append((int(body["coll_sn"]), place[kind], time_us, float(meta.get("dump_timestamp_us") or 0)))
         except (KeyError, TypeError, ValueError) as error:
-            raise BadInput(f"{path}: a record that is not what the Inspector writes: {error!r}") from None
+            raise BadInput(f"{path} has a record that is not what the Inspector writes: {error!r}") from None
     begin_us = min((each[3] for each in records), default=0.0)
     made_kinds = np.zeros(len(kinds), _KIND)
     for row, (kind, times) in zip(made_kinds, kinds.items(), strict=True):

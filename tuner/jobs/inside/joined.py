@@ -452,7 +452,9 @@ def by_dask(to: Path, parts: int = 1) -> Fold:
         pl = import_module("polars")
         dask = import_module("dask.dataframe")
     except ImportError as error:
-        raise BadInput(f"joining on a cluster: pip install 'dask[dataframe,distributed]' ({error})") from None
+        raise BadInput(
+            f"joining on a cluster needs dask: pip install 'dask[dataframe,distributed]' ({error})"
+        ) from None
     numbers = numbers_from()
 
     def fold(batches: Iterable[RankCalls]) -> Columns:

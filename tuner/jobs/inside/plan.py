@@ -106,7 +106,9 @@ def plan(
     if not found.there:
         raise no_call(found.all)
     if not found.communicators:
-        raise BadInput(f"the calls with a time are from communicators of {found.there} ranks, not of {scenario.title}")
+        raise BadInput(
+            f"the calls that have a time were made by communicators of {found.there} ranks, not of {scenario.title}"
+        )
     if found.whole_us <= 0:
         raise BadInput("the calls of the job have no times, so nothing can be planned")
     if not found.counts:
@@ -115,7 +117,9 @@ def plan(
     model, times = _model(selection, scenario)
     planned = sorted(_planned(found, times, most_factor), key=lambda call: -call.share)[:MOST_ROWS]
     if not planned:
-        raise BadInput(f"no call with {100 * LEAST_SHARE:.0f} % of the job's time has another choice that can run")
+        raise BadInput(
+            f"no kind of call takes {100 * LEAST_SHARE:.0f} % of the job's time and has another choice that can run"
+        )
     at_every_block = sum(call.share * _mean_cost(call) for call in planned)
     every = int(np.clip(np.ceil(at_every_block / MOST_COST), *EVERY))
     span_s = covered_s(found.spans)

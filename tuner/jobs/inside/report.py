@@ -199,7 +199,7 @@ def measurements(joined: Sequence[JoinedCalls], scenario: Scenario | None) -> Me
     if not any(len(each.call) for each in own):
         there = ", ".join(sorted({str(each.communicator.ranks) for each in joined if len(each.call)}))
         wanted = f"; valid: of {scenario.title}" if scenario is not None else ""
-        raise BadInput(f"the calls with a time are from communicators of {there} ranks{wanted}")
+        raise BadInput(f"the calls that have a time were made by communicators of {there} ranks{wanted}")
     one = own[0].communicator
     header = Header(
         BACKEND,

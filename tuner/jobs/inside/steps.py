@@ -55,7 +55,7 @@ def read_steps(path: Path, name: str) -> JobSteps:
     ends, times = np.array(spans, np.float64).reshape(-1, 2).T
     good = np.isfinite(ends) & np.isfinite(times) & (times > 0)
     if good.sum() < FEWEST:
-        raise BadInput(f"{path} has {int(good.sum())} steps, and at least {FEWEST} are needed. {_VALID}")
+        raise BadInput(f"{path} has {int(good.sum())} steps, but at least {FEWEST} are needed; {_VALID}")
     order = np.argsort(ends[good], kind="stable")
     return JobSteps(ends[good][order], times[good][order], dated)
 
@@ -110,7 +110,7 @@ def _csv(path: Path, lines: Sequence[str], name: str) -> Sequence[tuple[float, f
         rows = [row for row in csv.DictReader(lines) if (row["Name"] or "").lstrip(":") == name]
         spans = [(float(row["End (ns)"]) / _NS, float(row["Start (ns)"]) / _NS) for row in rows]
     except (KeyError, TypeError, ValueError):
-        raise BadInput(f"{path}: not a table of NVTX ranges; {_VALID}") from None
+        raise BadInput(f"{path} is not a table of NVTX ranges; {_VALID}") from None
     if not spans:
         raise BadInput(f"{path} has no NVTX range called {name}")
     first = min(start for _, start in spans)

@@ -524,9 +524,9 @@ def _word(value: Any) -> str | None:
 def _rank(file: str, given: Mapping[str, Any]) -> RecordedRank:
     numbers = [given.get(name) for name in ("rank", "ranks", "local_ranks")]
     if any(number is not None and (not isinstance(number, int) or number < 0) for number in numbers):
-        raise BadInput(f"rank, ranks and local_ranks are {numbers}; valid: whole numbers or null")
+        raise BadInput(f"rank, ranks and local_ranks are {numbers}, not whole numbers or null")
     if numbers[0] is not None and numbers[1] is not None and numbers[0] >= numbers[1]:
-        raise BadInput(f"rank {numbers[0]} of {numbers[1]}; valid: below that")
+        raise BadInput(f"rank {numbers[0]} does not exist in a job of {numbers[1]} ranks")
     return RecordedRank(
         file,
         numbers[0],

@@ -138,7 +138,7 @@ def checked(given: CallList) -> CallList:
     """Returns the list. BadInput for more calls than are possible, as their total time would be nonsense."""
     for call in given.calls:
         if not 0 <= call.calls <= MOST_CALLS:
-            raise BadInput(f"{given.file}: {number(call.calls)} calls of {call.name}; valid: 0 to {MOST_CALLS:g}")
+            raise BadInput(f"{given.file}: {number(call.calls)} calls of {call.name}: valid are 0 to {MOST_CALLS:g}")
     return given
 
 

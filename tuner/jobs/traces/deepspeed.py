@@ -63,7 +63,7 @@ def from_text(file: str, content: str, ranks: int) -> CallList:
     try:
         printed = list(_of_summary(lines[headings[-1] + 1 :]) if headings else _one_by_one(lines))
     except (OverflowError, ValueError) as error:
-        raise BadInput(f"{file}: not a number as DeepSpeed prints it: {error}") from None
+        raise BadInput(f"{file}: {error}, where DeepSpeed prints a number") from None
     shown = _ranks(printed)
     count = shown or ranks
     notes = [f"its bandwidths are those of {shown} ranks" if shown else f"the ranks are not known: taken as {ranks}"]
@@ -74,7 +74,7 @@ def from_text(file: str, content: str, ranks: int) -> CallList:
         counted[each.name, each.bytes] += each.calls
     calls = tuple(_call(name, size, float(times), count) for (name, size), times in counted.items())
     if not calls:
-        raise BadInput(f"{file}: DeepSpeed's log has no call: it needs deepspeed.comm.log_summary(), or verbose: true")
+        raise BadInput(f"{file}: DeepSpeed's log has no call: call deepspeed.comm.log_summary(), or set verbose: true")
     notes.append("sizes are rounded as DeepSpeed prints them, to two places")
     return CallList(file, KIND, _SIZES, calls, tuple(notes))
 
@@ -94,7 +94,7 @@ def from_summary(file: str, value: Mapping[str, Any], ranks: int) -> CallList:
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise BadInput(f"{file}: summary[{name!r}] is not what DeepSpeed writes: {error!r}") from None
     if not calls:
-        raise BadInput(f"{file}: DeepSpeed's summary has no operation; valid: comms_logger with enabled: true")
+        raise BadInput(f"{file}: DeepSpeed's summary has no operation: set enabled: true in comms_logger")
     note = f"DeepSpeed only says the number of ranks of the whole job: {number(count)}"
     return CallList(file, f"{KIND} (JSON)", _SIZES, tuple(calls), (note,))
 

@@ -67,7 +67,7 @@ def _call_list(file: str, records: Iterable[Mapping[str, Any]], cut: list[bool])
             try:
                 call, took_us = _collective(head, body), duration(body.get("coll_exec_time_us"))
             except (KeyError, TypeError, ValueError) as error:
-                raise BadInput(f"{file}: a record that is not what the Inspector writes: {error!r}") from None
+                raise BadInput(f"{file} has a record that is not what the Inspector writes: {error!r}") from None
             durations_us[member, call].append(took_us)
         elif isinstance(body := record.get(_POINT_TO_POINT), dict):
             ranks, size = _whole(head.get("n_ranks")), _whole(body.get("p2p_msg_size_bytes"))
@@ -76,7 +76,7 @@ def _call_list(file: str, records: Iterable[Mapping[str, Any]], cut: list[bool])
         elif isinstance(body := record.get(_STATISTICS), dict):
             dropped = max(dropped, _dropped(body))
     if not durations_us:
-        raise BadInput(f"{file} has no record of a collective; valid: NCCL Inspector's JSON with coll_perf")
+        raise BadInput(f"{file} has no record of a collective: give JSON of NCCL's Inspector with coll_perf")
     first = {name: min(m.rank for m, _ in durations_us if m.communicator == name) for name in _names(durations_us)}
     calls = tuple(
         replace(call, calls=float(len(times)), kernels_us=tuple(time_us for time_us in times if time_us > 0))
@@ -178,6 +178,6 @@ def records_of(file: str, content: str, cut: list[bool]) -> Iterator[Mapping[str
                 cut.append(True)
                 return
             line = content.count("\n", 0, at) + 1
-            raise BadInput(f"{file}:{line}: JSON that is cut off or damaged: {error}") from None
+            raise BadInput(f"{file}:{line}: its JSON is cut off or damaged: {error}") from None
         if is_record(value):
             yield value

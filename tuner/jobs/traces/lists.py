@@ -45,7 +45,7 @@ def from_csv(file: str, text: str, ranks: int) -> CallList:
         if not 2 <= len(first) <= len(_PLAIN):
             if "nccl-tests" in text or "out-of-place" in text:
                 raise BadInput(
-                    f"{file}: results of nccl-tests are times, not a list of calls; valid as "
+                    f"{file}: results of nccl-tests are times, not a list of calls: give them with "
                     f"{option('measured')}, beside a list"
                 )
             raise BadInput(f"{file}:{number}: a line with the names of the columns is missing; {one_of(COLUMNS)}")
@@ -73,7 +73,7 @@ def from_json(file: str, values: list[Any], ranks: int) -> CallList:
     for number, value in enumerate(values, start=1):
         place = f"{file}: record {number}"
         if not isinstance(value, dict):
-            raise BadInput(f"{place}: not an object with {', '.join(COLUMNS[:2])}")
+            raise BadInput(f"{place}: an object with {', '.join(COLUMNS[:2])} is expected")
         record = tuple((str(key).lower(), str(cell)) for key, cell in value.items() if cell is not None)
         if record not in first_at:
             _check_columns(place, list(dict(record)))
@@ -122,7 +122,7 @@ def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, TracedCal
     """Reads a call; returns the column that gives its size, and the call."""
     given = {name: cell for name, cell in record.items() if cell}
     if not given.get("collective"):
-        raise BadInput("no collective")
+        raise BadInput("the collective is missing")
     if {"bytes", "bytes_per_rank"} <= given.keys() or not given.keys() & _SIZES.keys():
         raise BadInput(f"give exactly one column with the size; {one_of(_SIZES)}")
     size = next(name for name in _SIZES if name in given)  # beside bytes, a count is of calls
@@ -139,7 +139,7 @@ def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, TracedCal
     elif function is not None:
         total = _sent_bytes(given, size, dtype, function, ranks or default_ranks)
     if total is not None and total > MAX_BYTES:
-        raise BadInput(f"{name} of {total} bytes; valid: to 2**62")
+        raise BadInput(f"{name} of {total} bytes is larger than 2**62 bytes")
     return size, TracedCall(
         name,
         collective,
@@ -184,7 +184,7 @@ def _whole(given: Mapping[str, str], name: str) -> int | None:
     if name not in given:
         return None
     if not given[name].isdecimal() or len(given[name]) > 19 or int(given[name]) < 1:
-        raise BadInput(f"{name} {given[name]!r}; valid: a whole number from 1 on")
+        raise BadInput(f"{name} {given[name]!r}: give a whole number from 1")
     return int(given[name])
 
 
@@ -194,5 +194,5 @@ def _calls(text: str) -> float:
     except ValueError:
         calls = -1.0
     if not 0 <= calls <= MOST_CALLS:
-        raise BadInput(f"{text[:40]!r} calls; valid: a number from 0 to {MOST_CALLS:g}")
+        raise BadInput(f"{text[:40]!r} calls: give a number from 0 to {MOST_CALLS:g}")
     return calls

@@ -39,7 +39,7 @@ def from_log(file: str, lines: Lines, ranks: int) -> CallList:
         return CallList(file, "NCCL log", sizes, calls, tuple(notes), tuple(log.versions), choices)
     calls = (*_choices(log, communicators, ranks), *_symmetric(log))
     if not calls:
-        raise BadInput(f"{file}: no calls in this log; valid: one with NCCL_DEBUG_SUBSYS=INIT,COLL (or INIT,TUNING)")
+        raise BadInput(f"{file}: this log has no calls: set NCCL_DEBUG_SUBSYS=INIT,COLL (or INIT,TUNING)")
     notes.append(
         "the log has no COLL lines, so rank 0's choices are counted; up to 2.23 there is one choice for a group of "
         "calls"
@@ -56,8 +56,8 @@ def _calls(file: str, log: NcclLog, communicators: list[CommunicatorLines]) -> I
         unattributed = [member for member, size in there.items() if size == ranks and member not in in_groups]
         if len(unattributed) > 1:
             raise BadInput(
-                f"{file}: {len(unattributed)} communicators of {ranks} ranks, or ranks of one: no INIT lines say "
-                f"which; valid: NCCL_DEBUG_SUBSYS=INIT,COLL, or the log of one rank"
+                f"{file}: these are {len(unattributed)} communicators of {ranks} ranks, or ranks of one, and no INIT "
+                "lines say which: set NCCL_DEBUG_SUBSYS=INIT,COLL, or give the log of one rank"
             )
         names.update({member: member[1] for member in unattributed})
     for (thread, call), times in log.calls.items():

@@ -58,7 +58,7 @@ def from_text(file: str, content: str, ranks: int) -> CallList:
                 of_group.append(made)
     counted.update(_launched(of_group or []))
     if not counted:
-        raise BadInput(f"{file} has no collective; valid: a trace of the example profiler plugin with COLL events")
+        raise BadInput(f"{file} has no collective: give a trace of the example profiler plugin with COLL events")
     members = {member for member, _ in counted}
     first = {name: min(rank for of, rank in members if of == name) for name, _ in members}
     calls = tuple(
@@ -102,7 +102,7 @@ def _call(where: str, line: str, category: str, ranks: int) -> tuple[_Member, Tr
         collective = choice.collective(name)
         size = None if collective is None or dtype is None else nbytes(collective, count, dtype, ranks)
     except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
-        raise BadInput(f"{where}: not an event of the example profiler plugin: {error!r}") from None
+        raise BadInput(f"{where} is not an event of the example profiler plugin: {error!r}") from None
     return member, TracedCall(
         name,
         collective,

@@ -39,7 +39,7 @@ def from_text(file: str, content: str) -> CallList:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            raise BadInput(f"{file}:{number}: not a line of Prometheus text: {line[:60]}")
+            raise BadInput(f"{file}:{number} is not a line of Prometheus text: {line[:60]}")
         labels = dict(_LABEL.findall(match[2]))
         series = tuple(labels.get(name, "") for name in _OF_SERIES)
         if match[1] == TIME:
@@ -47,7 +47,7 @@ def from_text(file: str, content: str) -> CallList:
         else:
             counts[series] = counts.get(series, 0.0) + float(match[3])
     if not times_us:
-        raise BadInput(f"{file}: no line of {TIME}; valid: NCCL Inspector's Prometheus text")
+        raise BadInput(f"{file} has no line of {TIME}: give the Prometheus text of NCCL's Inspector")
     place = {series[2:5]: series[:2] for series in reversed(times_us)}  # the first GPU of each communicator
     of_first = {series: times for series, times in times_us.items() if place[series[2:5]] == series[:2]}
     calls = tuple(_call(file, series, times, counts.get(series)) for series, times in of_first.items())
@@ -89,7 +89,7 @@ def _call(file: str, series: _Series, times_us: list[float], count: float | None
         return replace(call, unusable=f"message_size {label['message_size']!r} is no range of the Inspector's")
     low, high = int(match[1]) * _UNITS[match[3]], int(match[2]) * _UNITS[match[3]] - 1
     if ranks is None:
-        raise BadInput(f"{file}: nranks {label['nranks']!r}; valid: a whole number, as the Inspector writes")
+        raise BadInput(f"{file}: nranks {label['nranks']!r} is not a whole number, as the Inspector writes")
     return replace(call, bytes=spread_bytes(collective, low, ranks), to_bytes=spread_bytes(collective, high, ranks))
 
 

@@ -64,7 +64,7 @@ def _read(path: Path, ranks: int) -> CallList:
             if (several := _several_values(str(path), content, ranks)) is not None:
                 return several
             if JSON.match(content) and not logged and not deepspeed.is_text(content.decode(errors="replace")):
-                raise BadInput(f"{path}: JSON that is cut off or damaged: {error}") from None
+                raise BadInput(f"{path}: its JSON is cut off or damaged: {error}") from None
         else:
             return _of_json(path, value, content, ranks)
     try:

@@ -72,7 +72,7 @@ def _dumps(files: Sequence[Path]) -> list[RankDump]:
             broken.append(error)
             continue
         if rank in found:
-            raise BadInput(f"two dumps of rank {rank}: {found[rank][0]} and {path}; valid: the dumps of one job")
+            raise BadInput(f"{found[rank][0]} and {path} are both dumps of rank {rank}: give the dumps of one job")
         found[rank] = path, dump
     if broken and not found:
         raise broken[0]

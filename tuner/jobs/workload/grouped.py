@@ -158,30 +158,35 @@ def layout_of(text: str, ranks: int) -> JobLayout:
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or name not in (*DEGREES, "order") or name in given:
             raise BadInput(
-                f"{option('job')} {text!r}: {part!r}; valid: {', '.join(f'{each}=N' for each in DEGREES)}, order=..."
+                f"{option('job')} {text!r}: {part!r} is not known: give {', '.join(f'{each}=N' for each in DEGREES)}, "
+                "order=..."
             )
         given[name] = value
     order = tuple(given.pop("order", "-".join(ORDER)).split("-"))
     if sorted(order) != sorted(ORDER):
         raise BadInput(
-            f"{option('job')} order={'-'.join(order)}; valid: each once of {', '.join(ORDER)}, the innermost first"
+            f"{option('job')} order={'-'.join(order)}: name each of {', '.join(ORDER)} once, the innermost first"
         )
     degrees = {name: _degree(text, name, value) for name, value in given.items()}
     tp, cp, pp = (degrees.get(name, 1) for name in ("tp", "cp", "pp"))
     if "dp" not in degrees and ranks % (tp * cp * pp):
-        raise BadInput(f"{option('job')} {text}: tp x cp x pp is {tp * cp * pp}; valid: a divisor of {ranks} ranks")
+        raise BadInput(
+            f"{option('job')} {text}: tp x cp x pp is {tp * cp * pp}, which does not divide the {ranks} ranks"
+        )
     dp = degrees.get("dp", ranks // (tp * cp * pp))
     if tp * cp * pp * dp != ranks:
         raise BadInput(
-            f"{option('job')} {text}: tp x cp x pp x dp is {tp * cp * pp * dp}; valid: {ranks} ranks, as described"
+            f"{option('job')} {text}: tp x cp x pp x dp is {tp * cp * pp * dp}, but {ranks} ranks are described"
         )
     ep, replicate = degrees.get("ep", 1), degrees.get("replicate", 1)
     layout = JobLayout(tp, cp, dp, pp, ep, degrees.get("etp", tp), replicate, order)
     if dp % replicate:
-        raise BadInput(f"{option('job')} {text}: {replicate} replicas of {dp} data-parallel ranks; valid: a divisor")
+        raise BadInput(f"{option('job')} {text}: {replicate} replicas do not divide the {dp} data-parallel ranks")
     own = layout.etp * ep * pp * replicate
     if ranks % own:
-        raise BadInput(f"{option('job')} {text}: etp x ep x pp x replicate is {own}; valid: a divisor of {ranks} ranks")
+        raise BadInput(
+            f"{option('job')} {text}: etp x ep x pp x replicate is {own}, which does not divide the {ranks} ranks"
+        )
     return layout
 
 
@@ -239,17 +244,17 @@ class ModelStep:
         """
         if beside := [name for name in ("cp", "replicate") if getattr(layout, name) > 1]:
             raise BadInput(
-                f"{option('job')} {', '.join(beside)}: the calls of a model split like this are not known; "
-                "valid: tp, pp, ep, dp"
+                f"{option('job')} {', '.join(beside)}: the calls of a model split like this are not known: only tp, "
+                "pp, ep and dp are"
             )
         if layout.etp != layout.tp:
             raise BadInput(
-                f"{option('job')} etp={layout.etp}: a model's experts are split like the rest of the model; "
-                f"valid: {layout.tp}"
+                f"{option('job')} etp={layout.etp}: a model's experts are split like the rest of the model: use "
+                f"{layout.tp}"
             )
         if not 1 <= self.imbalance <= layout.ep:
             raise BadInput(
-                f"{option('imbalance')} {self.imbalance:g} of {layout.ep} expert ranks; valid: 1 to {layout.ep}"
+                f"{option('imbalance')} {self.imbalance:g} with {layout.ep} expert ranks: valid are 1 to {layout.ep}"
             )
         bytes_each = self.dtype.size_bytes
         fields = step.model_fields(self.name, {"sequence": self.sequence})
@@ -388,7 +393,7 @@ def of_lists(lists: Sequence[CallList], compared: BudgetComparison, wanted: Want
     """
     described = compared.scenarios[0]
     if job.layout is not None and not 0 <= job.rank < job.layout.ranks:
-        raise BadInput(f"{option('rank')} {job.rank}; valid: 0 to {job.layout.ranks - 1}")
+        raise BadInput(f"{option('rank')} {job.rank} is no rank of the job: valid are 0 to {job.layout.ranks - 1}")
     place, left_out = _Places(job, described.ranks, wanted.communicators), list[LeftOut]()
     calls_of: dict[tuple[str, tuple[int, ...]], list[list[TracedCall]]] = defaultdict(lambda: [[] for _ in lists])
     for number, each in enumerate(lists):

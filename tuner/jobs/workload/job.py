@@ -120,7 +120,8 @@ def _with(scenario: Scenario, text: str) -> Scenario:
     pairs = [part.partition("=") for part in re.split(r",(?=NCCL_\w+=)", text)]
     if not all(name.startswith("NCCL_") and equals for name, equals, _ in pairs):
         raise BadInput(
-            f"{option('setting')} {text!r}: expected NCCL_NAME=VALUE[,NCCL_NAME=VALUE...], such as NCCL_ALGO=Ring"
+            f"{option('setting')} {text!r} is not of the form NCCL_NAME=VALUE[,NCCL_NAME=VALUE...], such as "
+            "NCCL_ALGO=Ring"
         )
     values = {name: value for name, _, value in pairs}
     return replace(scenario, environment={**(scenario.environment or {}), **values})

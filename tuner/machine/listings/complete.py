@@ -77,9 +77,8 @@ def _of_skeleton(file: Path, given: ListingAdditions) -> Completed:
         raise BadInput(f"say what the GPUs of {file} are: {option('gpu')} MODEL; valid: {', '.join(gpus.names())}")
     if given.cpu is not None or given.pcie is not None:
         raise BadInput(
-            f"{file}: nothing that nvidia-smi topo -m or lstopo --of xml printed, which "
-            f"{option('cpu')} and {option('pcie')} complete; "
-            "valid: such a file, or another without them"
+            f"{option('cpu')} and {option('pcie')} complete what nvidia-smi topo -m or lstopo --of xml printed, which "
+            f"{file} is not: give such a file, or remove them"
         )
     return Completed(skeleton.completed(file, given.gpu, given.net_gbps, given.net_latency_us), ())
 

@@ -37,7 +37,9 @@ def listing(elements: Sequence[Element], where: str) -> Listing:
     root, notes = ET.Element("system", {"version": "1"}), list[str]()
     gpus = sorted(filter(_is_gpu, read.devices), key=_bus_id)
     if not gpus:
-        raise BadTopology(f"{where}: no GPU of NVIDIA (class 0302 or 0300, vendor 10de) in it; valid: lstopo --of xml")
+        raise BadTopology(
+            f"{where}: has no NVIDIA GPU (PCI class 0302 or 0300, vendor 10de): give what lstopo --of xml prints"
+        )
     nets = read.adapters(notes)
     for device in read.devices:
         if device in gpus or device.attributes["pci_busid"] in nets:

@@ -26,7 +26,7 @@ def read(file: Path) -> Listing | None:
     printed = tree.tables(text, str(file))
     if not printed.connected:
         raise BadTopology(
-            f"{file}: a table of nvidia-smi topo -p2p alone, which says neither links nor places; valid: with that of "
-            "nvidia-smi topo -m in the same file"
+            f"{file}: has only the table of nvidia-smi topo -p2p, which says neither links nor places: add that of "
+            "nvidia-smi topo -m to the same file"
         )
     return tree.listing(printed, str(file))

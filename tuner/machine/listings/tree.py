@@ -134,8 +134,8 @@ def _row(matrix: Matrix, name: str, rest: str, where: str) -> None:
         cell = CELL.match(rest, place)
         if cell is None:
             raise BadTopology(
-                f"{where}: {name} has {matrix.devices.index(device)} of {len(matrix.devices)} columns; "
-                "valid: X, NV and a number, PIX, PXB, PHB, NODE or SYS in each"
+                f"{where}: the row of {name} has {matrix.devices.index(device)} of {len(matrix.devices)} columns: each "
+                "has to be X, NV and a number, PIX, PXB, PHB, NODE or SYS"
             )
         place = cell.end()
         if name != device:
@@ -155,7 +155,7 @@ def _check_whole(matrix: Matrix, where: str) -> None:
     for a in matrix.gpus:
         for b in matrix.devices:
             if a != b and matrix.between(a, b) is None:
-                raise BadTopology(f"{where}: no row says how {a} and {b} are connected; valid: the whole table")
+                raise BadTopology(f"{where}: no row says how {a} and {b} are connected: give the whole table")
 
 
 def _fail(where: str, at: int, problem: str) -> NoReturn:

@@ -28,7 +28,7 @@ def add_switch(root: ET.Element, value: str, change: str) -> None:
     for busid, where in devices.placed(change, "ffff:00:01.0"):
         used = {pci.get("busid", "").lower() for pci in root.iter("pci")}
         if BUS_ID.fullmatch(busid) is None or busid in used:
-            raise BadInput(f"{change}: valid: a bus id that no device has, as in ffff:00:01.0")
+            raise BadInput(f"{change}: give a bus id that no device has, as in ffff:00:01.0")
         above = devices.place_at(root, where, change)
         facts = {name: above.get(name, value) if above.tag == "pci" else value for name, value in SWITCH.items()}
         ET.SubElement(above, "pci", {"busid": busid, **facts, "class": SWITCH["class"]})
@@ -47,7 +47,7 @@ def add_cpu(root: ET.Element, value: str, change: str) -> None:
         first = root.find("cpu")
         if first is None or not number.isdecimal() or number in used:
             there = ", ".join(sorted(filter(None, used)))
-            raise BadInput(f"{change}: valid: a number that no NUMA node has yet; there are {there}")
+            raise BadInput(f"{change}: give a number that no NUMA node has yet; there are {there}")
         facts = {name: text for name, text in first.attrib.items() if name not in ("affinity", "numaid")}
         ET.SubElement(root, "cpu", {"numaid": number, **facts})
 
@@ -61,7 +61,7 @@ def ids(root: ET.Element, value: str, change: str) -> None:
     """
     for numbers, busid in devices.assigned(change):
         if busid is None or IDS.fullmatch(numbers) is None:
-            raise BadInput(f"{change}: valid: four hexadecimal digits each, as in 1000:c010@ffff:00:01.0")
+            raise BadInput(f"{change}: give four hexadecimal digits each, as in 1000:c010@ffff:00:01.0")
         names = ("vendor", "device", "subsystem_vendor", "subsystem_device")
         pci = devices.slot(root, busid, change)
         pci.attrib.update({name: f"0x{each}" for name, each in zip(names, numbers.split(":"), strict=False)})
@@ -94,7 +94,7 @@ def nvswitch(root: ET.Element, value: str, change: str) -> None:
         chosen = list(slots.values()) if name is None else devices.gpu_at(root, name, change).findall("gpu")
         most = min(most_nvlinks(devices.number(gpu, "sm")) for gpu in chosen)
         if not links.isdecimal() or not 1 <= int(links) <= most:
-            raise BadInput(f"{change}: valid: 1 to {most} per GPU, as many as these GPUs have at most")
+            raise BadInput(f"{change}: valid are 1 to {most} per GPU, as many as these GPUs have at most")
         for gpu in chosen:
             others = (link for other in slots.values() if other not in chosen for link in other.findall("nvlink"))
             own = [link.get("target", "") for link in (*gpu.findall("nvlink"), *others) if _is_switch(link)]
@@ -119,10 +119,10 @@ def link_gpus(root: ET.Element, value: str, change: str) -> None:
     for links, names in devices.assigned(change):
         here, dash, there = (names or "").partition("-")
         if not dash or not links.isdecimal() or int(links) < 1:
-            raise BadInput(f"{change}: valid: a number of links between two GPUs, as in 2@gpu:0-gpu:1")
+            raise BadInput(f"{change}: give a number of links between two GPUs, as in 2@gpu:0-gpu:1")
         ends = devices.gpu_at(root, here, change), devices.gpu_at(root, there, change)
         if ends[0] is ends[1]:
-            raise BadInput(f"{change}: {here} twice; valid: two GPUs")
+            raise BadInput(f"{change}: names {here} twice: give two GPUs")
         for pci, other in (ends, ends[::-1]):
             target, gpu = other.get("busid", ""), pci.find("gpu")
             assert gpu is not None

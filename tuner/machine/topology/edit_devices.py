@@ -26,7 +26,7 @@ def assigned(change: str) -> Iterator[tuple[str, str | None]]:
     for each in change.partition("=")[2].split(","):
         value, at, device = each.partition("@")
         if not value or (at and not device):
-            raise BadInput(f"{change}: valid: VALUE, or VALUE@DEVICE; several with a comma between")
+            raise BadInput(f"{change}: give VALUE or VALUE@DEVICE, several with commas between them")
         yield value, device or None
 
 
@@ -35,7 +35,7 @@ def placed(change: str, what: str) -> Iterator[tuple[str, str]]:
     form."""
     for value, place in assigned(change):
         if place is None:
-            raise BadInput(f"{change}: valid: {what}@PLACE, where PLACE is the bus id of a PCI switch, or cpu:0")
+            raise BadInput(f"{change}: give {what}@PLACE, where PLACE is the bus id of a PCI switch, or cpu:0")
         yield value, place
 
 
@@ -89,14 +89,14 @@ def slot(root: ET.Element, name: str, change: str) -> ET.Element:
     names = {each.get("name") for each in root.iter("net")}
     if name in names or name.startswith("net:"):
         return slot_of_net(root, net_at(root, name, change)[0], change)
-    raise BadInput(f"{change}: no device {name}; valid: a bus id, gpu:0 or the name of an adapter")
+    raise BadInput(f"{change}: no device {name}: give a bus id, gpu:0 or the name of an adapter")
 
 
 def slot_of_net(root: ET.Element, element: ET.Element, change: str) -> ET.Element:
     """The <pci> of an adapter. BadInput if the adapter is not a PCI device."""
     above = parent(root, parent(root, element))
     if above.tag != "pci":
-        raise BadInput(f"{change}: {element.get('name')} is no PCI device; valid: those that are")
+        raise BadInput(f"{change}: {element.get('name')} is not a PCI device: name one that is")
     return above
 
 
@@ -105,7 +105,7 @@ def place_at(root: ET.Element, name: str, change: str) -> ET.Element:
     places = {f"cpu:{cpu.get('numaid')}": cpu for cpu in root.iter("cpu")}
     places |= {pci.get("busid", "").lower(): pci for pci in root.iter("pci") if _is_switch(pci)}
     if name.lower() not in places:
-        raise BadInput(f"{change}: no PCI switch and no NUMA node {name}; {one_of(places)}")
+        raise BadInput(f"{change}: {name} is neither a PCI switch nor a NUMA node; {one_of(places)}")
     return places[name.lower()]
 
 
@@ -131,7 +131,9 @@ def nic_gbps(root: ET.Element, value: str, change: str) -> None:
     """
     for gbps, name in assigned(change):
         if not DECIMAL.fullmatch(gbps) or not 0.001 <= float(gbps) <= MOST_GBPS:
-            raise BadInput(f"{change}: valid: 0.001 to {MOST_GBPS}, 1e9 bits per second, such as 400 or 400@mlx5_0")
+            raise BadInput(
+                f"{change}: give a speed of 0.001 to {MOST_GBPS} Gb/s (1e9 bits per second), such as 400 or 400@mlx5_0"
+            )
         for net in _chosen(root, name, change):
             net.set("speed", str(round(float(gbps) * 1000)))
 
@@ -142,7 +144,7 @@ def nic_latency_us(root: ET.Element, value: str, change: str) -> None:
     """
     for latency, name in assigned(change):
         if not DECIMAL.fullmatch(latency) or float(latency) > MOST_LATENCY_US:
-            raise BadInput(f"{change}: valid: 0 to {MOST_LATENCY_US} microseconds, such as 75 or 75@mlx5_0")
+            raise BadInput(f"{change}: give a latency of 0 to {MOST_LATENCY_US} us, such as 75 or 75@mlx5_0")
         for net in _chosen(root, name, change):
             net.set("latency", latency)
 
@@ -151,7 +153,7 @@ def gpudirect(root: ET.Element, value: str, change: str) -> None:
     """Sets whether adapters or named GPUs can do GPUDirect RDMA. BadInput if there is no such device."""
     for switched, name in assigned(change):
         if switched not in SWITCHED:
-            raise BadInput(f"{change}: valid: on or off, such as off@mlx5_0 or off@gpu:0")
+            raise BadInput(f"{change}: give on or off, such as off@mlx5_0 or off@gpu:0")
         if name is not None and name.startswith("gpu:"):
             chosen = gpu_at(root, name, change).findall("gpu")
         else:
@@ -178,7 +180,7 @@ def nics(root: ET.Element, value: str, change: str) -> None:
     """
     devs = sorted({number(net, "dev") for net in all_nets(root, change)})
     if not value.isdecimal() or not 1 <= int(value) <= len(devs):
-        raise BadInput(f"{change}: valid: 1 to {len(devs)} of this node's; add-nic=NAME@PLACE adds one")
+        raise BadInput(f"{change}: valid are 1 to {len(devs)} of this node's adapters; add-nic=NAME@PLACE adds one")
     _keep(root, [devs[at * len(devs) // int(value)] for at in range(int(value))])
 
 
@@ -232,7 +234,7 @@ def add_nic(root: ET.Element, value: str, change: str) -> None:
     for name, where in placed(change, "NAME"):
         every = all_nets(root, change)
         if name in {net.get("name") for net in every} or name.startswith(("net:", "gpu:", "cpu:")):
-            raise BadInput(f"{change}: {name} is there already, or names another kind of device; valid: a new name")
+            raise BadInput(f"{change}: {name} is there already, or names another kind of device: give a new name")
         place = place_at(root, where, change)
         like = next(iter(place.findall("pci/nic/net")), every[0])
         own_slot = slot_of_net(root, like, change)
@@ -256,7 +258,7 @@ def move(root: ET.Element, pci: ET.Element, where: str, change: str) -> None:
     """Moves a device with everything below it to another place. BadInput if there is no such place."""
     place = place_at(root, where, change)
     if place in pci.iter():
-        raise BadInput(f"{change}: {where} is below the device itself; valid: another place")
+        raise BadInput(f"{change}: {where} is below the device itself: give another place")
     parent(root, pci).remove(pci)
     place.append(pci)
 
@@ -296,9 +298,9 @@ def remove_gpu(root: ET.Element, value: str, change: str) -> None:
         _remove(root, pci)
     left = in_order(root.iter("gpu"))
     if not left:
-        raise BadInput(f"{change}: no GPU would be left; valid: fewer of them")
+        raise BadInput(f"{change}: would leave no GPU: name fewer of them")
     if len({gpu.get("dev") for gpu in left}) < len(left):
-        raise BadInput(f"{change}: impossible where ranks share GPUs; valid: a topology with one rank per GPU")
+        raise BadInput(f"{change}: cannot be applied if ranks share GPUs: use a topology with one rank per GPU")
     for dev, gpu in enumerate(left):
         gpu.set("dev", str(dev))
         if gpu.get("rank") is not None:
@@ -330,9 +332,7 @@ def sockets(root: ET.Element, value: str, change: str) -> None:
     now = [cpu for cpu in root.findall("cpu") if len(cpu)]
     trees = [child for cpu in now for child in cpu]
     if not value.isdecimal() or not 1 <= int(value) <= len(trees):
-        raise BadInput(
-            f"{change}: valid: 1 to {len(trees)}, the PCI switches and devices that are at this node's sockets"
-        )
+        raise BadInput(f"{change}: valid are 1 to {len(trees)}, the PCI switches and devices at this node's sockets")
     count = int(value)
     most = max(int(cpu.get("numaid", "0"), 0) for cpu in root.findall("cpu"))
     for cpu in root.findall("cpu"):
@@ -354,7 +354,7 @@ def cpu(root: ET.Element, value: str, change: str) -> None:
     x86 = X86.fullmatch(value)
     if x86 is None and value not in OTHERS:
         raise BadInput(
-            f"{change}: valid: VENDOR:FAMILY:MODEL as NCCL counts them, such as GenuineIntel:6:143 or "
+            f"{change}: give VENDOR:FAMILY:MODEL as NCCL counts them, such as GenuineIntel:6:143 or "
             f"AuthenticAMD:143:49, or {' or '.join(OTHERS)}"
         )
     names = ("vendor", "familyid", "modelid")
@@ -380,7 +380,7 @@ def pcie(root: ET.Element, value: str, change: str) -> None:
         match = re.fullmatch(r"([1-6])(?:x(\d+))?", link)
         if match is None or (match[2] is not None and int(match[2]) not in PCIE_LANES):
             raise BadInput(
-                f"{change}: valid: a generation from 1 to 6, and lanes if they change too, as in 5, 4x8 or 4x8@gpu:0"
+                f"{change}: give a PCIe generation from 1 to 6, and lanes if they change too, as in 5, 4x8 or 4x8@gpu:0"
             )
         for pci in root.iter("pci") if name is None else [slot(root, name, change)]:
             pci.set("link_speed", PCIE_SPEEDS[int(match[1])])
@@ -396,7 +396,7 @@ def nvlinks(root: ET.Element, value: str, change: str) -> None:
     BadInput for more NVLinks than such GPUs can have, and for GPUs without NVLinks.
     """
     if not any(gpu.find("nvlink") is not None for gpu in root.iter("gpu")):
-        raise BadInput(f"{change}: no GPU of this node has NVLinks; valid: nodes with NVLinks")
+        raise BadInput(f"{change}: no GPU of this node has NVLinks")
     for links, names in assigned(change):
         wanted = _count(root, links, change)
         if names is None:
@@ -411,14 +411,16 @@ def nvlinks(root: ET.Element, value: str, change: str) -> None:
         gpu = _gpu(pci)
         have, most = sum(_links(gpu).values()), most_nvlinks(number(gpu, "sm"))
         if have > most:
-            raise BadInput(f"{change}: gpu:{number(gpu, 'dev')} would have {have} links; valid: up to {most}")
+            raise BadInput(
+                f"{change}: gpu:{number(gpu, 'dev')} would have {have} links, but such a GPU has at most {most}"
+            )
 
 
 def _count(root: ET.Element, text: str, change: str) -> int:
     """The number of links in a text. BadInput if some GPU of the node cannot have that many."""
     most = min(most_nvlinks(number(gpu, "sm")) for gpu in root.iter("gpu"))
     if not text.isdecimal() or int(text) > most:
-        raise BadInput(f"{change}: valid: 0 to {most} per GPU, the most that these GPUs have")
+        raise BadInput(f"{change}: valid are 0 to {most} per GPU, the most that these GPUs have")
     return int(text)
 
 
@@ -446,7 +448,7 @@ def _set_all(gpu: ET.Element, count: int, change: str) -> None:
 def _set_of_one(root: ET.Element, pci: ET.Element, count: int, change: str) -> None:
     gpu, busid = _gpu(pci), pci.get("busid", "").lower()
     if count and gpu.find("nvlink") is None:
-        raise BadInput(f"{change}: gpu:{number(gpu, 'dev')} has no NVLinks; valid: GPUs with NVLinks")
+        raise BadInput(f"{change}: gpu:{number(gpu, 'dev')} has no NVLinks: name a GPU that has some")
     _set_all(gpu, count, change)
     now = _links(gpu)
     for other in _linked(root):
@@ -462,8 +464,8 @@ def _set_between(here: ET.Element, there: ET.Element, count: int, change: str) -
         if pci is other or link is None:
             linked = [each.get("target", "") for each in gpu.findall("nvlink")]
             raise BadInput(
-                f"{change}: no NVLink leads from the one to the other; valid: between GPUs that are linked, as "
-                f"gpu:{number(gpu, 'dev')} is with {', '.join(linked) or 'none'}"
+                f"{change}: no NVLink connects these GPUs: name GPUs that are linked; gpu:{number(gpu, 'dev')} is "
+                f"linked with {', '.join(linked) or 'none'}"
             )
         _set(gpu, link, count)
 
@@ -482,7 +484,7 @@ def _dealt(links: Sequence[ET.Element], count: int, change: str) -> list[int]:
     before = [number(link, "count") for link in links]
     if any(count * one % sum(before) for one in before):
         raise BadInput(
-            f"{change}: a GPU's {sum(before)} links go to neighbours as {'+'.join(map(str, before))}, and "
-            f"{count} cannot be divided like that; valid: a multiple of {sum(before) // math.gcd(*before)}"
+            f"{change}: a GPU's {sum(before)} links go to neighbours as {'+'.join(map(str, before))}, and {count} "
+            f"cannot be divided like that: give a multiple of {sum(before) // math.gcd(*before)}"
         )
     return [count * one // sum(before) for one in before]

@@ -75,7 +75,7 @@ def _distinct(where: str, what: str, values: Iterable[object]) -> None:
     seen = set()
     for value in values:
         if value in seen:
-            raise BadTopology(f"{where}: {what}={value} twice; valid: one node, each of its devices once")
+            raise BadTopology(f"{where}: has {what}={value} twice: give one node, with each of its devices once")
         seen.add(value)
 
 
@@ -149,7 +149,7 @@ def _gpu_of_rank(ranks: list[Element], gpus: list[Gpu]) -> tuple[int, ...]:
     placed = sorted((_integer(element, "rank"), devs.index(_integer(element, "dev"))) for element in ranks)
     for (rank, _), (after, _) in pairwise(placed):
         if rank == after:
-            raise BadTopology(f"{ranks[0].where}: <gpu rank>={rank} twice; valid: each rank once")
+            raise BadTopology(f"{ranks[0].where}: has <gpu rank>={rank} twice: each rank may occur once")
     return tuple(gpu for _, gpu in placed)
 
 

@@ -126,7 +126,7 @@ class Topology:
         BadInput if the node has fewer GPUs.
         """
         if not 1 <= count <= len(self.gpus):
-            raise BadInput(f"{count} GPUs per node asked for; valid: 1 to {len(self.gpus)}")
+            raise BadInput(f"{count} GPUs per node were asked for, but the node has {len(self.gpus)}")
         return self.gpus[:count]
 
     def placed(self, ranks: int) -> tuple[int, ...] | None:

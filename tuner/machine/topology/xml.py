@@ -74,7 +74,9 @@ def parse(data: bytes, where: str, by_nccl: bool = True) -> list[Element]:
     ``by_nccl``: also refuse what NCCL's own parser does not read. BadTopology if the data are not XML, or too large.
     """
     if len(data) > MAX_BYTES:
-        raise BadTopology(f"{where}: {len(data)} bytes are no topology of one node; valid: up to {MAX_BYTES}")
+        raise BadTopology(
+            f"{where}: {len(data)} bytes are too many for the topology of one node: up to {MAX_BYTES} are read"
+        )
     elements: list[Element] = []
     path: list[Element] = []
     parser = expat.ParserCreate("utf-8")
@@ -111,11 +113,11 @@ def parse(data: bytes, where: str, by_nccl: bool = True) -> list[Element]:
         parser.Parse(data, True)
     except expat.ExpatError as error:
         raise BadTopology(
-            f"{where}:{error.lineno}: not XML: {expat.ErrorString(error.code)}; "
-            "valid: what NCCL dumps; 'nccl-tuner diagnose' says what a file is"
+            f"{where}:{error.lineno}: not XML: {expat.ErrorString(error.code)}: give what NCCL dumps ('nccl-tuner "
+            "diagnose' says what a file is)"
         ) from None
     if sum(element.tag == "net" for element in elements) > MAX_NETS:
-        raise BadTopology(f"{where}: more than {MAX_NETS} adapters (<net>), which NCCL itself refuses")
+        raise BadTopology(f"{where}: has more than {MAX_NETS} adapters (<net>), which NCCL itself refuses")
     return elements
 
 

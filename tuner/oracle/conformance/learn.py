@@ -339,7 +339,7 @@ def _probes(path: Path, like: str, progress: Progress) -> list[Probe]:
                 break
             progress(f"not asked on {nodes} x {machine}: {failed[-1]}")
     if not found:
-        raise OracleUnavailable(f"{path} answers on none of {len(failed)} communicators; the last: {failed[-1]}")
+        raise OracleUnavailable(f"{path} gave an answer on none of {len(failed)} communicators; the last: {failed[-1]}")
     return found
 
 

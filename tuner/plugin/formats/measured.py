@@ -61,7 +61,7 @@ def read(path: Path) -> Samples:
     try:
         text = read_bytes(path, BadMeasurement, bounds=FILE).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadMeasurement(f"{path}: not a text file") from error
+        raise BadMeasurement(f"{path} is not a text file") from error
     rows = csv.DictReader(io.StringIO(text))
     try:
         return _samples(path, rows)
@@ -71,7 +71,7 @@ def read(path: Path) -> Samples:
 
 def _samples(path: Path, rows: "csv.DictReader[str]") -> Samples:
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
-        raise BadMeasurement(f"{path}:1: no column {missing[0]}; needed: {','.join(COLUMNS)}")
+        raise BadMeasurement(f"{path}:1: column {missing[0]} is missing: the file needs {','.join(COLUMNS)}")
     samples: Samples = {}
     for row in rows:
         try:
@@ -80,7 +80,7 @@ def _samples(path: Path, rows: "csv.DictReader[str]") -> Samples:
             raise BadMeasurement(f"{path}:{rows.line_num}: {error}") from None
         samples.setdefault(where, {}).setdefault(size, {}).setdefault(choice, []).append(latency_us)
     if not samples:
-        raise BadMeasurement(f"{path}: has no measurement")
+        raise BadMeasurement(f"{path} has no measurement")
     return samples
 
 

@@ -80,9 +80,7 @@ def of_lines(lines: Lines, name: str, given: LogAdditions, parsed: NcclLog | Non
 def of(log: NcclLog, given: LogAdditions) -> Imported:
     """One communicator of a parsed log. BadInput also for a log of RCCL, whose lines look like NCCL's."""
     if log.rccl is not None:
-        raise BadInput(
-            f"the log comes from RCCL {log.rccl}, AMD's library, which is not emulated; valid: a log of NCCL"
-        )
+        raise BadInput(f"the log comes from RCCL {log.rccl}, AMD's library, which is not emulated: give a log of NCCL")
     communicators = groups(log.ranks)
     reading = Reading(log, given, _chosen_group(communicators, given))
     _count_devices(reading, communicators)

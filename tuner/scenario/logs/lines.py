@@ -169,7 +169,7 @@ def read_lines(path: Path) -> Lines:
     """Reads the lines of NCCL in a file. BadInput if the file cannot be read or is empty."""
     lines = Lines(partial(_lines_of_file, path)) if is_plain_file(path) else nccl_lines(read_bytes(path, BadInput))
     if lines.blank:
-        raise BadInput(f"{path}: empty; valid: what NCCL prints with NCCL_DEBUG=INFO")
+        raise BadInput(f"{path} is empty: give what NCCL prints with NCCL_DEBUG=INFO")
     return lines
 
 

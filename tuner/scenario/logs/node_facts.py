@@ -172,8 +172,8 @@ def _comp_caps(
     if given:
         if len(given) != total or len(ranks) != local_ranks:
             raise BadInput(
-                f"{option('comp_cap')}: {len(given)} values for {total} ranks, a node showing {len(ranks)} of its "
-                f"{local_ranks}; valid: one, or one per rank where all ranks are in the log"
+                f"{option('comp_cap')} has {len(given)} values for {total} ranks, and the log shows {len(ranks)} of "
+                f"the {local_ranks} ranks of a node: give one value, or one per rank if the log has all ranks"
             )
         return tuple(given[rank] for rank in ranks)
     topology = reading.given.topology
@@ -350,7 +350,7 @@ _SLOWEST = "the bandwidth of the slowest path from a GPU to its adapter in GB/s:
 def check_slowest(nccl: Release, nodes: Sequence[NodeFacts], net_gbs: float | None) -> None:
     """Raises BadInput if the bandwidth of the slowest path has an effect on these nodes and is not known."""
     if net_gbs is None and _counts(nccl, nodes):
-        raise BadInput(f"needed on {len(nodes)} nodes: {spelled(_SLOWEST)}")
+        raise BadInput(f"on {len(nodes)} nodes this is needed as well: {spelled(_SLOWEST)}")
 
 
 def _counts(nccl: Release, nodes: Sequence[NodeFacts]) -> bool:

@@ -204,8 +204,8 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
     without = scenario.machine if not own.topology.nets and any((row.nodes or 1) > 1 for row in table.blocks) else None
     if without and (with_one := described.with_adapter(without)) and own.trays is None:
         raise BadMeasurement(
-            f"{path}: of several nodes, and {without} has no adapter; valid: your adapters, as in {option('machine')} "
-            f"{with_one}"
+            f"{path} was measured on several nodes, but {without} has no adapter: describe your adapters, as in "
+            f"{option('machine')} {with_one}"
         )
     names_release = _names_release(file, table, given)
     stand_in = ""
@@ -216,10 +216,10 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
     for each in judged.problems:
         if each.kind is Kind.too_many_gpus:
             raise BadMeasurement(
-                f"{path}:{each.lines[0]}: {each.text}; valid: {option('machine')} of the machine that was measured"
+                f"{path}:{each.lines[0]}: {each.text}: give {option('machine')} of the machine that was measured"
             )
         if each.kind is Kind.too_short and 2 * len(each.lines) > len(table.blocks):
-            raise BadMeasurement(f"{path}:{each.lines[0]}: nothing of it is judged: {each.text}")
+            raise BadMeasurement(f"{path}:{each.lines[0]}: {each.text}, so nothing of the file is judged")
     problems = (*judged.problems, *_other_machine(table, scenario), *drifts(file, table, given))
     out = {line for each in problems if each.refused and each.kind not in _JUDGED for line in each.lines}
     if any(each.kind in (Kind.mixed_machines, Kind.mixed_releases) for each in problems):
@@ -494,7 +494,7 @@ def _accepted(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> 
     if not judged and not refused:
         names = ", ".join(str(file.path) for file in read)
         if not skipped:
-            raise BadMeasurement(f"{names}: has no times; valid: what nccl-tests printed")
+            raise BadMeasurement(f"{names} has no times: give what nccl-tests printed")
         reasons = "; ".join(f"{plural(count, 'row')}: {why}" for why, count in skipped.items())
         raise CannotBeJudged(f"{names}: {reasons}")
     made = Acceptance(

@@ -143,8 +143,8 @@ class Expectation:
         scenario.check_gpu_for_each_rank("accept")
         if scenario.others:
             raise BadInput(
-                f"nodes that differ have no one expected time; valid: {option('machine')} or "
-                f"{option('topology')} with {option('nodes')}"
+                f"no single time is expected for nodes that differ: give {option('machine')} or {option('topology')} "
+                f"with {option('nodes')}"
             )
         if calibration is not None:
             calibrations.load(calibration)
@@ -421,7 +421,8 @@ class ReferenceRun(Expectation):
         curve = self._curves.get(kind)
         if curve is None:
             raise BadInput(
-                f"{kind.request.title} on {kind.shape.nodes} x {kind.shape.gpus_per_node} GPUs: not in the reference"
+                f"the reference run has no time of {kind.request.title} on {kind.shape.nodes} x "
+                f"{kind.shape.gpus_per_node} GPUs"
             )
         log_bytes = np.log(sizes.astype(np.float64))
         known = np.log(curve.bytes.astype(np.float64))
@@ -500,7 +501,7 @@ def _of_exchange(model: TimeModel | None, request: Exchange, sizes: SizeArray) -
     """Expected times of sends and receives. NCCL does not model them, and calibrations only have AllToAll."""
     name = request.collective.name
     if model is None or request.collective is not CostOperation.AllToAll:
-        raise BadInput(f"of {name}: no calibration has times of it here, and NCCL's model has none")
+        raise BadInput(f"no time of {name} is known here: no calibration has one, and NCCL's model has none")
     calibrated = model.all_to_all(sizes)
     half = np.log(calibrated.high_us / calibrated.time_us)
     if model.selection.communicator.nodes > 1:

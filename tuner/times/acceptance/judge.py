@@ -280,7 +280,7 @@ def floors(expectation: Expectation, requests: Sequence[Request], sizes: Sequenc
     shape = ConfiguredShape(scenario.nodes, scenario.gpus())
     if expectation.has_other_links(shape):
         why = "" if expectation.other_links is None else words(expectation.other_links)
-        raise CannotBeJudged(f"{why}; valid: {option('calibration')} of a healthy machine of this kind")
+        raise CannotBeJudged(f"{why}: give {option('calibration')} of a healthy machine of this kind")
     nbytes = np.array(sizes, np.uint64)
     for request in requests:
         expected = expectation.times(CurveKind(shape, request), nbytes)

@@ -41,7 +41,7 @@ def keep(name: str, table: Measurements, scenario: Scenario, files: Sequence[Pat
     BadMeasurement and CannotBeJudged as ``accept`` raises them.
     """
     if not _NAME.fullmatch(name):
-        raise BadInput(f"{name!r}: valid: a name of letters, digits, '.', '_' and '-'")
+        raise BadInput(f"{name!r} cannot name a run: use letters, digits, '.', '_' and '-'")
     if name in (*names(), *measured.names()):
         raise BadInput(f"there is a run {name!r} already; forget it first, or use another name")
     found = accept(list(files), AcceptOptions(scenario, Given(nodes=None)))
@@ -51,7 +51,7 @@ def keep(name: str, table: Measurements, scenario: Scenario, files: Sequence[Pat
     kept = replace(table, header=replace(header, site=header.site or name), name=name)
     curves = tuple(of_table(kept, scenario, own=True))
     if not curves:
-        raise BadInput(f"{name}: no call in it that can be compared")
+        raise BadInput(f"{name}: the run has no call that can be compared")
     try:
         folder().mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -188,7 +188,10 @@ def of_site(
     placed = [of_table(table, site) for table, site in zip(tables, sites, strict=True)]
     made = updated(nodes, joined(placed))
     if made.between is nodes.between:
-        raise BadInput("no row between nodes: rows cannot update the part inside nodes, which is fitted")
+        raise BadInput(
+            "none of the rows is between nodes, and rows cannot update the part inside nodes, which was fitted: give "
+            "rows between nodes"
+        )
     return replace(
         made,
         name=name,
@@ -211,7 +214,9 @@ def of_tables(name: str, tables: Sequence[Measurements], measured: Site, widths:
     ]
     everything = joined(placed)
     if len(everything) < FEWEST_ROWS:
-        raise BadInput(f"{len(everything)} rows for which NCCL's model has a time; valid: {FEWEST_ROWS} or more")
+        raise BadInput(
+            f"NCCL's model has a time for only {len(everything)} rows: give files with {FEWEST_ROWS} or more"
+        )
     fitted = of_calls(everything, widths.collectives)
     own = zip(tables, placed, strict=True)
     return replace(
@@ -318,7 +323,7 @@ def of_paths(
     true. BadInput if the machine or release is not known. BadTopology if the topology file is invalid.
     """
     if measured.machine is not None and measured.topology is not None:
-        raise BadInput(f"{option('machine')} and {option('topology')}: one node has one of them")
+        raise BadInput(f"{option('machine')} and {option('topology')} both describe the node: give one of them")
     tables = [_of_release(path, read_table(path, given or Given()), measured.nccl) for path in paths]
     where = measured.completed(tables[:1])
     there = catalogue.load(where.machine) if where.machine else None
@@ -326,7 +331,9 @@ def of_paths(
     for path, table in zip(paths, tables, strict=True):
         said = table.header.machine
         if there and said and catalogue.load(said).gpu != there.gpu:
-            raise BadMeasurement(f"{path}: of {said}, and the calibration is of {there.name}, which has other GPUs")
+            raise BadMeasurement(
+                f"{path} was measured on {said}, but the calibration is for {there.name}, which has other GPUs"
+            )
         plausible.refuse(table, topology, str(path), trays)
     stand_ins = dict.fromkeys(_site(table, where).stand_in for table in tables)
     if update is not None:
@@ -348,7 +355,7 @@ def _of_release(path: Path, table: Measurements, nccl: str) -> Measurements:
     said = table.header.nccl
     if said and said != nccl:
         raise BadMeasurement(
-            f"{path}: says NCCL {said}, not {nccl}; valid: no {option('nccl')}, or a file that says {nccl}"
+            f"{path} says NCCL {said}, not {nccl}: remove {option('nccl')}, or give a file of NCCL {nccl}"
         )
     return replace(table, header=replace(table.header, nccl=nccl))
 
@@ -421,7 +428,7 @@ def _head(files: Sequence[Path], tables: Sequence[Measurements], facts: Header) 
         values.pop(MeasuredLaunch.unknown, None)
         if len(values) > 1:
             each = ", ".join(f"{value} in {path}" for value, path in values.items())
-            raise BadMeasurement(f"several values of {name} ({each}); valid: a table for each")
+            raise BadMeasurement(f"the rows have several values of {name} ({each}): give a table for each")
         if values and getattr(facts, name) in ("", MeasuredLaunch.unknown, False):
             facts = replace(facts, **{name: next(iter(values))})
     first = heads[0]

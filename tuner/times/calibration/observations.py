@@ -147,8 +147,8 @@ def _observations(paths: Sequence[Path], read_files: Sequence[tuple[Path, Measur
     for (path, _), scenario in zip(read_files, cases, strict=True):
         if _where(scenario) != _where(cases[0]):
             raise BadMeasurement(
-                f"{path}: measured on {_where(scenario)}, {read_files[0][0]} on {_where(cases[0])}; "
-                "valid together: one machine, one release"
+                f"{path} was measured on {_where(scenario)}, but {read_files[0][0]} on {_where(cases[0])}: give files "
+                "of one machine and one release"
             )
     files = tuple(zip([path.name for path in paths], samples.sha256s(paths), strict=True))
     left_out: Counter[str] = Counter()
@@ -163,7 +163,7 @@ def _observations(paths: Sequence[Path], read_files: Sequence[tuple[Path, Measur
         sessions[shape] += 1 + max((block.process for block in measured.blocks), default=0)
         if not blocks_of:
             why = _counts(left_out) or "there is none"
-            raise BadMeasurement(f"{path}: no sample block counts of {len(measured.blocks)}: {why}")
+            raise BadMeasurement(f"{path}: none of its {len(measured.blocks)} sample blocks counts: {why}")
         calls.append(_OfFile(scenario.communicator(), shape, blocks_of))
     of_cases = zip(cases, read_files, strict=True)
     titles = {scenario.title: measured.header.communicator for scenario, (_, measured) in reversed(list(of_cases))}
@@ -171,7 +171,9 @@ def _observations(paths: Sequence[Path], read_files: Sequence[tuple[Path, Measur
     held_out = _held_out(point.bytes for each in calls for point, _ in each.blocks_of)
     groups = [group for each in calls for group in _groups(each, held_out, left_out)]
     if not groups:
-        raise BadMeasurement(f"{paths[0]}: the model has no time for anything that was measured: {_counts(left_out)}")
+        raise BadMeasurement(
+            f"{paths[0]}: NCCL's model has no time for anything that was measured: {_counts(left_out)}"
+        )
     return Observations(
         tuple(cases),
         tuple(titles[scenario.title] for scenario in cases),

@@ -39,7 +39,7 @@ class Links:
 def of_case(scenario: Scenario, intra_gbs: float | None = None, inter_gbs: float | None = None) -> Links:
     """The given bandwidths, else those of data sheets. BadInput if a value is neither given nor in a data sheet."""
     if scenario.others:
-        raise BadInput(f"nodes that differ have no one limit; valid: {option('machine')} with {option('nodes')}")
+        raise BadInput(f"no single limit holds for nodes that differ: give {option('machine')} with {option('nodes')}")
     for name, given_gbs in (("intra_gbs", intra_gbs), ("inter_gbs", inter_gbs)):
         if given_gbs is not None:
             positive(name, given_gbs)
@@ -72,7 +72,7 @@ def _nvlink_gbs(scenario: Scenario, count: int) -> float:
     gbs = nvlink_gbs(scenario.resolve().own.topology, count)
     if not gbs:
         raise BadInput(
-            f"{scenario.name}: no NVLink bandwidth between its GPUs is known; valid: {option('intra_gbs')} GBS"
+            f"the NVLink bandwidth between the GPUs of {scenario.name} is not known: add {option('intra_gbs')} GBS"
         )
     return gbs
 
@@ -104,7 +104,7 @@ def _net_gbs(scenario: Scenario, gpus: int) -> float:
     topology = scenario.resolve().own.topology
     total_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
     if not total_gbs:
-        raise BadInput(f"{scenario.name}: its adapters are not known; valid: {option('inter_gbs')} GBS")
+        raise BadInput(f"the adapters of {scenario.name} are not known: add {option('inter_gbs')} GBS")
     return total_gbs * gpus / len(topology.gpus)
 
 

@@ -77,13 +77,18 @@ def read(path: Path, collective: Collective | None = None) -> Sweep:
     collectives = sorted({each.point.collective for each in own})
     if not collectives or (collective is not None and collective not in collectives):
         what = "anything" if collective is None else collective.name
-        raise BadMeasurement(f"{path}: no times of {what} that NCCL chose itself; {_one_of(collectives)}")
+        raise BadMeasurement(f"{path} has no times of {what} for which NCCL chose by itself; {_one_of(collectives)}")
     if collective is None and len(collectives) > 1:
-        raise BadMeasurement(f"{path}: several collectives; valid: {option('collective')} with {_one_of(collectives)}")
+        raise BadMeasurement(
+            f"{path} has several collectives: name one with {option('collective')}; {_one_of(collectives)}"
+        )
     collective = collectives[0] if collective is None else collective
     kinds = {(each.point.dtype, each.point.op, each.point.graph) for each in own if each.point.collective is collective}
     if len(kinds) > 1:
-        raise BadMeasurement(f"{path}: several types or operations, or some in CUDA graphs; valid: a file of one kind")
+        raise BadMeasurement(
+            f"{path} has several types or operations, or some times in CUDA graphs and some not: give a file of one "
+            "kind"
+        )
     by_size: dict[int, Result] = {}
     for each in sorted(own, key=lambda each: bool(each.point.in_place)):
         if each.point.collective is collective:
@@ -91,7 +96,7 @@ def read(path: Path, collective: Collective | None = None) -> Sweep:
     kept = [by_size[size] for size in sorted(by_size) if size]
     right = tuple(each for each in kept if each.estimate)
     if not right:
-        raise BadMeasurement(f"{path}: the results of all sizes are wrong (#wrong); valid: times of right results")
+        raise BadMeasurement(f"{path}: all sizes have wrong results (#wrong), so none of the times counts")
     wrong_bytes = tuple(each.point.bytes for each in kept if not each.estimate)
     return Sweep(path, collective, measured.header.ranks, measured.header.release, right, wrong_bytes)
 
@@ -142,15 +147,17 @@ def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Term
     """
     for sweep in sweeps:
         if ranks is not None and sweep.ranks not in (None, ranks):
-            raise BadMeasurement(f"{sweep.path}: {sweep.ranks} ranks, not {ranks}; valid: without {option('ranks')}")
+            raise BadMeasurement(
+                f"{sweep.path} was measured on {sweep.ranks} ranks, not {ranks}: remove {option('ranks')}"
+            )
     names, counts = {sweep.collective for sweep in sweeps}, {sweep.ranks or ranks for sweep in sweeps}
     if len(names) > 1 or len(counts) > 1:
         raise BadMeasurement(
-            "the files differ in collective or number of ranks; valid: files of one collective on one number of ranks"
+            "the files differ in collective or number of ranks: give files of one collective on one number of ranks"
         )
     (count,) = counts
     if count is None:
-        raise BadMeasurement(f"{sweeps[0].path}: does not say the number of ranks; valid: {option('ranks')} N")
+        raise BadMeasurement(f"{sweeps[0].path} does not say the number of ranks: add {option('ranks')} N")
     return alphabeta.terms(CostOperation[names.pop().name], algorithm, whole("ranks", count, least=2))
 
 

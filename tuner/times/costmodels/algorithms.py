@@ -282,10 +282,10 @@ def _slowest(several: NDArray[np.bool_], levels: Levels) -> Level:
     intra, inter = levels
     if inter is None and np.any(several):
         raise BadInput(
-            f"no alpha and beta between nodes; valid: {option('inter_alpha_us')} and {option('inter_beta_gbs')}"
+            f"alpha and beta between nodes are missing: add {option('inter_alpha_us')} and {option('inter_beta_gbs')}"
         )
     if intra is None and not np.all(several):
-        raise BadInput(f"no alpha and beta inside a node; valid: {option('alpha_us')} and {option('beta_gbs')}")
+        raise BadInput(f"alpha and beta inside a node are missing: add {option('alpha_us')} and {option('beta_gbs')}")
     inside, outside = intra or inter, inter or intra
     assert inside is not None
     assert outside is not None
@@ -315,5 +315,5 @@ def _phases(operation: CostOperation, gpus_per_node: ArrayLike, nodes: ArrayLike
         raise BadInput(f"{operation.name} has no hierarchical algorithm; {one_of(FORMULAS[operation])}")
     intra, inter = levels
     if intra is None or inter is None:
-        raise BadInput("hierarchical: alpha and beta of two levels; valid: inside a node and between nodes")
+        raise BadInput("hierarchical algorithms need alpha and beta of two levels: inside a node and between nodes")
     return TWO_LEVEL[operation](gpus_per_node, nodes, intra, inter)

@@ -88,7 +88,7 @@ def _part(ranks: Array) -> Array:
 def _power_of_two(ranks: Array) -> Array:
     others = np.asarray(ranks)[2 ** log2_rounds(ranks) != ranks]
     if len(others):
-        raise BadInput(f"halving-doubling of {others[0]:g} ranks; valid: a power of two")
+        raise BadInput(f"halving-doubling is only defined for a power of two ranks, not for {others[0]:g}")
     return log2_rounds(ranks)
 
 

@@ -100,9 +100,9 @@ class Fabric:
         whole("ranks in all", q * r, least=2)
         most = self.gpus_per_node * (1 if one_tile_per_gpu else self.tiles_per_gpu)
         if np.any(r > most):
-            raise BadInput(f"ranks_per_node: {np.max(r):g}; valid: 1 to {most}, one on each tile that is used")
+            raise BadInput(f"ranks_per_node {np.max(r):g}: valid are 1 to {most}, one on each tile that is used")
         if path not in PATHS:
-            raise BadInput(f"path: {path!r}; {one_of(PATHS)}")
+            raise BadInput(f"unknown path {path!r}; {one_of(PATHS)}")
         if path == "host":
             return self._host(z, q, r)
         parts = {**self._inside(z, q, r, one_tile_per_gpu), "NIC": self._network(z, q, r)}
@@ -226,9 +226,11 @@ def measured(table: Mapping[str, Any]) -> list[MeasuredAllReduces]:
             for one in table.get("tables", ())
         ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadInput(f"tables: {error!r}; valid: title, path, bytes, rows of nodes, ranks per node and ms") from None
+        raise BadInput(
+            f"tables: {error!r}: each needs title, path, bytes, and rows of nodes, ranks per node and ms"
+        ) from None
     if not tables:
-        raise BadInput(f"no tables in the file; valid: {option('bytes')}, or tables")
+        raise BadInput(f"the fabric's file has no tables: add {option('bytes')}, or tables to the file")
     return tables
 
 
@@ -263,7 +265,7 @@ def fabric(table: Mapping[str, Any], profile: str, **other: float | None) -> Fab
     values.update({name: value for name, value in other.items() if value is not None})
     names = [each.name for each in fields(Fabric)]
     if missing := [name for name in names if name not in values]:
-        raise BadInput(f"profile {profile!r} lacks {', '.join(missing)}; valid: all of {', '.join(names)}")
+        raise BadInput(f"profile {profile!r} lacks {', '.join(missing)}: it needs all of {', '.join(names)}")
     for name in names:
         (whole if name in ("gpus_per_node", "tiles_per_gpu", "nics_per_node") else positive)(name, values[name])
     part("nic_share", values["nic_share"])

@@ -53,7 +53,9 @@ def fit(
     target, spread_of = np.log(measured), np.broadcast_to(np.asarray(deviation, np.float64), measured.shape)
     kept = np.ones(measured.shape, bool) if used is None else used
     if len(np.unique(kilobytes[kept])) < LEAST_SIZES:
-        raise BadInput(f"alpha and beta: {len(np.unique(kilobytes[kept]))} sizes; valid: {LEAST_SIZES} or more")
+        raise BadInput(
+            f"alpha and beta cannot be fitted to {len(np.unique(kilobytes[kept]))} sizes: measure {LEAST_SIZES} or more"
+        )
 
     def line_us(logs: Array) -> Array:
         made: Array = np.exp(logs[0]) + kilobytes / np.exp(logs[1])

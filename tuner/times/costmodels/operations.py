@@ -52,7 +52,7 @@ def divides(part: str, value: ArrayLike, of: str, total: ArrayLike) -> Array:
     bad = np.flatnonzero(totals % parts)
     if len(bad):
         one, other = (numbers.flat[bad[0]] for numbers in (parts, totals))
-        raise BadInput(f"{part} {one:g} does not divide {of} {other:g}; valid: a divisor of it")
+        raise BadInput(f"{part} {one:g} does not divide {of} {other:g}: give a divisor of it")
     quotient: Array = totals / parts
     return quotient
 
@@ -61,13 +61,13 @@ def _checked(name: str, value: ArrayLike, holds: Callable[[Array], Any], valid: 
     try:
         numbers = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise BadInput(f"{name}: {value!r} is no number; valid: {valid}") from None
+        raise BadInput(f"{name} {value!r} is not a number: valid is {valid}") from None
     good = np.isfinite(numbers) & holds(numbers)
     if not np.all(good):
         raise BadInput(f"{name}: {numbers[~good].flat[0]:g}; valid: {valid}")
     good = (numbers >= least) & (numbers <= LARGEST)
     if not np.all(good):
-        raise BadInput(f"{name}: {numbers[~good].flat[0]:g}; valid: {valid}, {least:g} to {LARGEST:g}")
+        raise BadInput(f"{name} {numbers[~good].flat[0]:g}: valid is {valid}, from {least:g} to {LARGEST:g}")
     checked: Array = numbers[()]
     return checked
 

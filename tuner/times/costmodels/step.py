@@ -120,7 +120,10 @@ def model_fields(name: str | None, given: Mapping[str, float | None]) -> dict[st
         **{key: each for key, each in given.items() if each is not None},
     }
     if missing := [key for key in ("parameters", "layers", "hidden", "sequence") if key not in found]:
-        raise BadInput(f"the model's {', '.join(missing)}; valid: all of them, or a model by name: {', '.join(known)}")
+        raise BadInput(
+            f"the model's {', '.join(missing)} are missing: give all of them, or the name of a known model: "
+            f"{', '.join(known)}"
+        )
     return found
 
 
@@ -173,8 +176,8 @@ class Traffic:
         inside = min(self.ranks, max(1, gpus_per_node // self.stride))
         if self.ranks % inside or (gpus_per_node % self.stride and self.stride < gpus_per_node):
             raise BadInput(
-                f"{self.parallelism} of {self.ranks} GPUs, {self.stride} apart: not evenly on nodes of "
-                f"{gpus_per_node}; valid: degrees that divide"
+                f"groups of {self.parallelism} ({self.ranks} GPUs, {self.stride} apart) do not fit evenly on nodes of "
+                f"{gpus_per_node} GPUs: use degrees that divide it"
             )
         return inside, self.ranks // inside
 
@@ -214,16 +217,18 @@ def _check(model: Model, plan: Parallelism) -> None:
         if getattr(plan, name) is not None:
             positive(name, getattr(plan, name))
     if plan.zero not in range(4):
-        raise BadInput(f"zero: {plan.zero}; valid: 0, 1, 2, 3")
+        raise BadInput(f"zero {plan.zero}: valid are 0, 1, 2 and 3")
     if plan.sequence_parallel and plan.tp == 1:
-        raise BadInput("sequence parallelism splits what tensor parallelism repeats; valid with tp of 2 or more")
+        raise BadInput(
+            "sequence parallelism splits what tensor parallelism repeats: set tp to 2 or more, or leave it out"
+        )
     if plan.ep > 1 and not (model.expert_layers and model.expert_parameters):
-        raise BadInput("ep: the model has no experts; valid: with expert_layers and expert_parameters")
+        raise BadInput("ep only applies to a model with experts: add expert_layers and expert_parameters")
     experts = not_negative("expert_parameters", model.expert_parameters)
     if np.any(experts >= np.asarray(model.parameters)):
-        raise BadInput(f"expert_parameters: {experts:g}; valid: fewer than all parameters")
+        raise BadInput(f"expert_parameters {experts:g} has to be less than all parameters of the model")
     if model.expert_layers > model.layers:
-        raise BadInput(f"expert_layers: {model.expert_layers} of {model.layers} layers; valid: no more than all")
+        raise BadInput(f"expert_layers {model.expert_layers} is more than the model's {model.layers} layers")
     divides("ep", plan.ep, "dp", plan.dp)
     divides("pp", plan.pp, "layers", model.layers)
     if model.expert_layers:

@@ -53,7 +53,9 @@ def loads(operation: CostOperation, algorithm: str, gpus_per_node: ArrayLike, no
     rule = _RULES.get((operation, algorithm.lower()))
     if rule is None:
         valid = sorted(name for does, name in _RULES if does is operation)
-        raise BadInput(f"{algorithm} {operation.name}: what the wires carry is not known; {one_of(valid or ['none'])}")
+        raise BadInput(
+            f"what the links carry is not known for {algorithm} {operation.name}; {one_of(valid or ['none'])}"
+        )
     return rule(gpus, count)
 
 
@@ -70,7 +72,9 @@ def uplink_share(operation: CostOperation, algorithm: str, ranks: ArrayLike, ran
     passes = _UPLINK_PASSES.get((operation, algorithm.lower()))
     if passes is None:
         known = [f"{name} {does.name}" for does, name in _UPLINK_PASSES]
-        raise BadInput(f"{algorithm} {operation.name}: what switches' uplinks carry is not known; {one_of(known)}")
+        raise BadInput(
+            f"what the uplinks of switches carry is not known for {algorithm} {operation.name}; {one_of(known)}"
+        )
     parts = _pat_parts(n, m) if algorithm.lower() == "pat" else passes * (n - 1)
     share: Array = np.where(m == n, 0.0, parts / n)[()]
     return share
@@ -122,7 +126,7 @@ def _nvls(up: str) -> _Rule:
         both, so a GPU's own part of 1/n passes once more.
         """
         if np.any(nodes > 1) or np.any(gpus < 2):
-            raise BadInput(f"NVLS {up}: the switches of one node do it; valid: one node, two GPUs or more")
+            raise BadInput(f"NVLS {up}: only the switches of one node do this: give one node with two GPUs or more")
         more = 1 / gpus if up == "AllReduce" else 0 / gpus
         return Loads(1 + more, 0 * gpus)
 
@@ -137,7 +141,7 @@ def _nvls_tree(gpus: Array, nodes: Array) -> Loads:
 def _pat(gpus: Array, nodes: Array) -> Loads:
     """The loads of PAT: every rank sends n-1 parts, as in a ring; :func:`uplink_share` tells how far they go."""
     if np.any(gpus > 1):
-        raise BadInput(f"PAT: NCCL runs it on one GPU per node; valid: {option('gpus_per_node')} 1")
+        raise BadInput(f"NCCL only runs PAT with one GPU per node: set {option('gpus_per_node')} 1")
     return Loads(0 * gpus, (nodes - 1) / nodes)
 
 
@@ -204,9 +208,9 @@ def ideal(
     p, q = whole("gpus_per_node", gpus_per_node), whole("nodes", nodes)
     n = whole("GPUs in all", p * q, least=2)
     if inter_gbs is None and np.any(q > 1):
-        raise BadInput("several nodes without a bandwidth between them; valid: inter_gbs above 0")
+        raise BadInput("several nodes need a bandwidth between them: give inter_gbs above 0")
     if intra_gbs is None and np.any(p > 1):
-        raise BadInput("several GPUs per node without a bandwidth between them; valid: intra_gbs above 0")
+        raise BadInput("several GPUs per node need a bandwidth between them: give intra_gbs above 0")
     i = np.asarray(1.0) if inter_gbs is None else positive("inter_gbs", inter_gbs)
     b = np.asarray(1.0) if intra_gbs is None else positive("intra_gbs", intra_gbs)
     with np.errstate(divide="ignore"):

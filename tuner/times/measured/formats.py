@@ -145,10 +145,10 @@ class MeasurementFile:
         found = self.read(Given(collective="" if collective is None else collective.name))
         operations = list(dict.fromkeys(block.point.operation for block in found.blocks))
         if self.format in NCCL_TESTS and len(operations) > 1:
-            raise BadMeasurement(f"{self.path}: several collectives in one file; valid: a file for each")
+            raise BadMeasurement(f"{self.path} has several collectives: give a file for each")
         if operations and isinstance(operations[0], P2pOperation):
             name = f"{operations[0].name.lower()}_perf"
-            raise BadMeasurement(f"{self.path}: {name} is no collective that NCCL tunes; {one_of(PROGRAMS)}")
+            raise BadMeasurement(f"{self.path}: NCCL does not tune {name}; {one_of(PROGRAMS)}")
         return found
 
     def table(self, given: Given) -> Measurements:
@@ -292,13 +292,18 @@ def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
     """The number of nodes, and the number of GPUs on each node."""
     ranks, nodes = said.ranks, given.nodes or said.nodes
     if given.nodes and said.nodes is not None and said.nodes != given.nodes:
-        raise BadMeasurement(f"{path}: {plural(said.nodes, 'node')}; {option('nodes')} says {given.nodes}")
+        raise BadMeasurement(
+            f"{path} was measured on {plural(said.nodes, 'node')}, but {option('nodes')} says {given.nodes}"
+        )
     gpus = given.gpus_per_node or (ranks // nodes if ranks and nodes else given.machine_gpus)
     if not nodes or not gpus:
         each = f" ({gpus} GPUs each)" if gpus else f" {option('gpus_per_node')} N"
-        raise BadMeasurement(f"{path}: does not name its ranks; valid: {option('nodes')} N{each}")
+        raise BadMeasurement(f"{path} does not say how many ranks there were: add {option('nodes')} N{each}")
     if ranks not in (None, nodes * gpus):
-        raise BadMeasurement(f"{path}: {ranks} ranks on {nodes} nodes; valid: as many GPUs on each node")
+        raise BadMeasurement(
+            f"{path}: {ranks} ranks cannot be spread evenly on {nodes} nodes: each node has to have the same number of "
+            "GPUs"
+        )
     return nodes, gpus
 
 
@@ -306,7 +311,7 @@ def _agreed(path: Path, table: Measurements, given: Given) -> Measurements:
     """The table, completed with the ``given`` facts. BadMeasurement if the file contradicts them."""
     head = table.header
     if given.nccl and head.nccl and given.nccl != head.nccl:
-        raise BadMeasurement(f"{path}: says NCCL {head.nccl}; {option('nccl')} says {given.nccl}")
+        raise BadMeasurement(f"{path} says NCCL {head.nccl}, but {option('nccl')} says {given.nccl}")
     variables = {**head.variables, **given.environment}
     return replace(table, header=replace(head, nccl=head.nccl or given.nccl, variables=variables))
 
@@ -338,11 +343,11 @@ def _of_parquet(path: Path, nccl: str = "") -> Measurements:
     except (OSError, polars.exceptions.PolarsError) as error:
         raise BadMeasurement(f"{path}: {str(error).splitlines()[0]}") from None
     if missing := [column for column in _PARQUET if there and column not in there[0]]:
-        raise BadMeasurement(f"{path}: no column {missing[0]!r}; needed: {', '.join(_PARQUET)}")
+        raise BadMeasurement(f"{path} has no column {missing[0]!r}: it needs {', '.join(_PARQUET)}")
     if there and (lacking := [column for column in _IN_NEWER_ONES if column not in there[0]]):
         if not nccl:
             raise BadMeasurement(
-                f"{path}: no column {lacking[0]!r}; needed: {option('nccl')}, the release that it was run with"
+                f"{path} has no column {lacking[0]!r}: add {option('nccl')}, the release that it was run with"
             )
         there = [{"version": nccl, "device": "", **record} for record in there]
     else:
@@ -350,10 +355,10 @@ def _of_parquet(path: Path, nccl: str = "") -> Measurements:
     wanted = [(line, record) for line, record in enumerate(there, 1) if not nccl or record["version"] == nccl]
     if not wanted:
         releases = ", ".join(sorted({str(record["version"]) for record in there})) or "none"
-        raise BadMeasurement(f"{path}: no row of NCCL {nccl}; releases in it: {releases}")
+        raise BadMeasurement(f"{path} has no row of NCCL {nccl}: it has {releases}")
     for column, what in (("version", "releases"), ("device", "GPUs")):
         if len(values := sorted({str(record[column]) for _, record in wanted})) > 1:
-            raise BadMeasurement(f"{path}: several {what} in one file ({', '.join(values)}); valid: a file for each")
+            raise BadMeasurement(f"{path} has several {what} ({', '.join(values)}): give a file for each")
     rows = tuple(_parquet_row(f"{path}:{line}", line, record) for line, record in wanted)
     left_out = len(there) - len(rows)
     header = Header(

@@ -87,7 +87,8 @@ def scenario_record(scenario: Scenario) -> dict[str, Any]:
     """The scenario as a JSON record with absolute paths. BadInput if only a log describes its nodes."""
     if scenario.logged is not None:
         raise BadInput(
-            f"{scenario.logged.file}: a log is no machine to measure; valid: {option('machine')}, {option('topology')}"
+            f"{scenario.logged.file} is a log, which does not describe a machine to measure: give {option('machine')} "
+            f"or {option('topology')}"
         )
     record = {
         name: value
@@ -332,7 +333,7 @@ def from_record(record: Mapping[str, Any]) -> Header:
     left = {key: value for key, value in record.items() if value is not None}
     for key in _WHOLE_NUMBERS:
         if not isinstance(left.get(key, 0), int):
-            raise BadMeasurement(f"the header's '{key}' is {left[key]!r}; valid: a whole number")
+            raise BadMeasurement(f"the header's '{key}' is {left[key]!r}, not a whole number")
     names = [each.name for each in fields(Header) if each.name != "others" and each.metadata != _OF_TABLES]
     keys = {name: _KEYS.get(name, name) for name in names}
     own = {name: left.pop(key) for name, key in keys.items() if key in left}
@@ -367,7 +368,7 @@ def as_written(scenario: Scenario) -> Scenario:
 def scenario_of(header: Header) -> Scenario:
     """The scenario of a header, usable on any computer. BadMeasurement if the header has no scenario."""
     if header.scenario is None:
-        raise BadMeasurement(f"the header does not say which communicator was measured: no '{CASE}' in it")
+        raise BadMeasurement(f"the header does not say which communicator was measured: '{CASE}' is missing")
     return usable(header.scenario, header.topology_xml)
 
 

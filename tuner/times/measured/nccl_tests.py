@@ -330,8 +330,8 @@ class Text:
         lists = list(zip(self._listed, self._runs, strict=True))
         if len(lists) > 1 and all(devices.keys() == {0} for _, devices in lists):
             raise BadMeasurement(
-                f"{self._path}:{self._listed[1]}: {len(lists)} processes, each of which calls itself rank 0: none "
-                "talks to another; valid: nccl-tests built with MPI=1"
+                f"{self._path}:{self._listed[1]}: {len(lists)} processes all call themselves rank 0, so none talks to "
+                "another: build nccl-tests with MPI=1"
             )
         rows = sorted(row.line for row in self.rows)
         for (line, _), (again, _) in pairwise(lists):
@@ -350,13 +350,15 @@ class Text:
             whole = len(devices) == _machine(devices)[0]
             if whole and len(set(ranks.values())) > 1:
                 each = ", ".join(f"{count} on {host}" for host, count in ranks.most_common())
-                raise BadMeasurement(f"{self._path}:{line}: ranks: {each}; valid: as many GPUs on each node")
+                raise BadMeasurement(
+                    f"{self._path}:{line}: ranks: {each}: each node has to have the same number of GPUs"
+                )
             of_process = math.prod(self.threads_and_gpus or (0, 0))
             one_process = len({(device.host, device.process) for device in devices.values()}) == 1
             if whole and one_process and len(devices) < of_process and len(self._begun) == 1:
                 raise BadMeasurement(
-                    f"{self._path}:{line}: {len(devices)} ranks of a process, and line {self._begun[0]} says "
-                    f"{of_process} (nThread times nGpus): lines are missing; valid: the whole output"
+                    f"{self._path}:{line}: a process lists {len(devices)} ranks, but line {self._begun[0]} says "
+                    f"{of_process} (nThread times nGpus): lines are missing; give the whole output"
                 )
         self._check_units()
 
@@ -375,8 +377,8 @@ class Text:
                 row, body, _ = known[-1]
                 raise BadMeasurement(
                     f"{self._path}:{row.line}: {row.bytes} bytes in {body.time_us:g} us are "
-                    f"{row.bytes / body.time_us / 1000:.4g} GB/s, and the row says {body.algbw_gbs:g}: {words}? "
-                    "nothing of it is judged; valid: what nccl-tests prints, us and GB/s"
+                    f"{row.bytes / body.time_us / 1000:.4g} GB/s, but the row says {body.algbw_gbs:g}: {words}? "
+                    "Nothing of the file is judged: give what nccl-tests prints, us and GB/s"
                 )
 
     @property
@@ -513,15 +515,15 @@ class Text:
             self._columns = columns
         elif _OF_UNITS.match(line) and (others := _OTHER_UNITS.findall(line)):
             raise BadMeasurement(
-                f"{self._path}:{number}: columns in {', '.join(dict.fromkeys(others))}; nothing of it is judged; "
-                "valid: what nccl-tests prints, times in us and bandwidths in GB/s"
+                f"{self._path}:{number}: columns are in {', '.join(dict.fromkeys(others))}, so nothing of the file is "
+                "judged: give what nccl-tests prints, times in us and bandwidths in GB/s"
             )
 
     def _named(self, program: str) -> None:
         if program not in PROGRAMS:
             self.other = program
         elif self.collective not in (None, PROGRAMS[program]):
-            raise BadMeasurement(f"{self._path}: several collectives in one file; valid: a file for each")
+            raise BadMeasurement(f"{self._path} has several collectives: give a file for each")
         else:
             self.collective = PROGRAMS[program]
 
@@ -530,7 +532,7 @@ def _printed_release(path: Path, content: str) -> str | None:
     """The release that NCCL itself printed. BadMeasurement if it printed several."""
     releases = list(dict.fromkeys(_NCCL_SAYS.findall(content)))
     if len(releases) > 1:
-        raise BadMeasurement(f"{path}: several releases in one file ({', '.join(releases)}); valid: a file for each")
+        raise BadMeasurement(f"{path} has several releases of NCCL ({', '.join(releases)}): give a file for each")
     return releases[0] if releases else None
 
 
@@ -715,7 +717,9 @@ def of_text(path: Path, content: str, otherwise: Collective | P2pOperation | Non
         except BadMeasurement:
             left[f"of {text.other}: no collective that is known"] += sum(len(row.bodies) for row in text.rows)
     if not made:
-        raise BadMeasurement(f"{path}: no collective that is known: {', '.join(str(text.other) for text in parsed)}")
+        raise BadMeasurement(
+            f"{path} has no collective that is known here: {', '.join(str(text.other) for text in parsed)}"
+        )
     for each in made:
         left.update(each.header.left_out)
     header = replace(made[0].header, left_out=dict(left))
@@ -727,9 +731,9 @@ def of_text(path: Path, content: str, otherwise: Collective | P2pOperation | Non
 def _parsed(path: Path, content: str, otherwise: Collective | P2pOperation | None = None) -> Text:
     text = Text(path, content.rpartition("\n")[0], otherwise)
     if text.collective is not None and text.other is not None:
-        raise BadMeasurement(f"{path}: several programs in one file; valid: a file for each")
+        raise BadMeasurement(f"{path} has the output of several programs: give a file for each")
     if not text.rows:
-        raise BadMeasurement(f"{path}: has no whole row of nccl-tests")
+        raise BadMeasurement(f"{path} has no complete row of nccl-tests")
     return text
 
 
@@ -826,7 +830,7 @@ def _json_blocks(path: Path, record: Mapping[str, Any], operation: Collective | 
                 point = Point(operation, int(row["size"]), dtype, op, in_place, graph)
                 yield SampleBlock(point, None, None, times, wrong=wrong, line=index + 1)
     except (KeyError, OverflowError, TypeError, ValueError) as error:
-        raise BadMeasurement(f"{path}: results[{index}]: not what nccl-tests writes: {error!r}") from None
+        raise BadMeasurement(f"{path}: results[{index}] is not what nccl-tests writes: {error!r}") from None
 
 
 def _threads_and_gpus(arguments: Sequence[str]) -> tuple[int, int]:

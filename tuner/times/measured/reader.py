@@ -60,7 +60,7 @@ def parse_header(name: str, comments: Iterable[str]) -> Header:
     try:
         facts = tomllib.loads("\n".join(line.removeprefix("#").removeprefix(" ") for line in comments))
     except tomllib.TOMLDecodeError as error:
-        raise BadMeasurement(f"{name}: the comments above the columns are not TOML: {error}") from None
+        raise BadMeasurement(f"{name}: the comments above the columns cannot be read as TOML: {error}") from None
     try:
         runs = {key: _run(f"runs.{key}", run) for key, run in _mapping("runs", facts.pop("runs", {})).items()}
         source = MeasuredSource(**_known(MeasuredSource, "source", facts.pop("source", {})))
@@ -69,7 +69,7 @@ def parse_header(name: str, comments: Iterable[str]) -> Header:
         given |= _typed(given)
         return Header(variables=given.pop("environment", {}), **given)
     except _WrongValue as error:
-        raise BadMeasurement(f"{name}: the comments above the columns: {error}") from None
+        raise BadMeasurement(f"{name}: the comments above the columns are wrong: {error}") from None
 
 
 def header_lines(header: Header) -> list[str]:
@@ -253,7 +253,7 @@ def _numbered(where: str, comments: int, lines: list[str]) -> Iterator[tuple[int
 
 def _cells(columns: tuple[str, ...], values: list[str]) -> dict[str, str]:
     if len(values) != len(columns):
-        raise BadInput(f"{len(values)} cells; expected {len(columns)}")
+        raise BadInput(f"the row has {len(values)} cells, not {len(columns)}")
     return dict(zip(columns, map(str.strip, values), strict=True))
 
 
@@ -261,12 +261,16 @@ def _check_columns(where: str, columns: tuple[str, ...]) -> None:
     if unknown := [column for column in columns if column not in _COLUMNS]:
         raise BadMeasurement(f"{where}: unknown column {unknown[0]!r}; {one_of(_COLUMNS)}")
     if double := [column for column in columns if columns.count(column) > 1]:
-        raise BadMeasurement(f"{where}: column {double[0]!r} twice")
+        raise BadMeasurement(f"{where}: column {double[0]!r} occurs twice")
     size = ("gpus",) if "gpus" in columns else ("nodes", "gpus_per_node")
     if missing := [column for column in (*_REQUIRED, *size) if column not in columns]:
-        raise BadMeasurement(f"{where}: no column {missing[0]!r}; needed: {', '.join((*_REQUIRED, *size))}")
+        raise BadMeasurement(
+            f"{where}: column {missing[0]!r} is missing: a table needs {', '.join((*_REQUIRED, *size))}"
+        )
     if "gpus" in columns and ("nodes" in columns or "gpus_per_node" in columns):
-        raise BadMeasurement(f"{where}: gpus, and nodes or gpus_per_node; valid: one of both")
+        raise BadMeasurement(
+            f"{where}: has the column gpus as well as nodes or gpus_per_node: leave out the one or the others"
+        )
 
 
 @lru_cache(4096)
@@ -297,16 +301,18 @@ def check_row(row: SampleBlock) -> None:
     """Raises BadInput for a time, or a number of ranks or bytes, that the collective cannot have."""
     _check_values(row)
     if (why := not_whole(row)) is not None:
-        raise BadInput(f"{row.point.bytes} bytes: {row.point.name} of {row.point.dtype.name}: {why}")
+        raise BadInput(f"{row.point.name} of {row.point.dtype.name} with {row.point.bytes} bytes: {why}")
 
 
 def _check_values(row: SampleBlock) -> None:
     if not 0 < row.median_us < math.inf:
-        raise BadInput(f"time_us {row.median_us!r}; expected microseconds above 0")
+        raise BadInput(f"time_us {row.median_us!r}: give microseconds above 0")
     if row.ranks < 2:
-        raise BadInput(f"{row.ranks} GPU in all; a collective needs 2")
+        raise BadInput(f"the row has {row.ranks} GPU in all, but a collective needs 2")
     if row.point.bytes % row.point.dtype.size_bytes:
-        raise BadInput(f"{row.point.bytes} bytes: {row.point.name} of {row.point.dtype.name} needs whole elements")
+        raise BadInput(
+            f"{row.point.name} of {row.point.dtype.name} with {row.point.bytes} bytes is not a whole number of elements"
+        )
 
 
 def not_whole(row: SampleBlock) -> str | None:
@@ -320,7 +326,10 @@ def not_whole(row: SampleBlock) -> str | None:
 def _checked(where: str, table: Measurements) -> Measurements:
     for row in table.blocks:
         if row.run and row.run not in table.header.runs:
-            raise BadMeasurement(f"{where}:{row.line}: run {row.run!r} is not in the head; {one_of(table.header.runs)}")
+            raise BadMeasurement(
+                f"{where}:{row.line}: the head of the file does not describe run {row.run!r}; "
+                f"{one_of(table.header.runs)}"
+            )
     return table
 
 
@@ -342,7 +351,7 @@ def _name(members: type[Name], cell: Mapping[str, str], column: str) -> Name | N
 
 def _in_place(word: str) -> bool | None:
     if word.lower() not in _PLACES:
-        raise BadInput(f"in_place {word!r}; valid: 0, 1, or empty where it is not known")
+        raise BadInput(f"in_place {word!r}: give 0, 1, or nothing if it is not known")
     return _PLACES[word.lower()]
 
 
@@ -353,7 +362,7 @@ def _whole(text: str, column: str) -> int:
     except ValueError:
         value = 0
     if value < 1:
-        raise BadInput(f"{column} {text!r}; expected a whole number from 1")
+        raise BadInput(f"{column} {text!r}: give a whole number from 1")
     return value
 
 
@@ -361,7 +370,7 @@ def _time_us(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise BadInput(f"time_us {text!r}; expected microseconds above 0") from None
+        raise BadInput(f"time_us {text!r}: give microseconds above 0") from None
 
 
 def write(path: Path, table: Measurements) -> None:

@@ -234,7 +234,10 @@ class SampleBlock:
     def combination(self) -> Combination | None:
         """Combination that was requested, None for NCCL's own choice. BadMeasurement if a part was left open."""
         if isinstance(self.requested, Forced):
-            raise BadMeasurement(f"{self.requested.label} was forced, and the rest left to NCCL")
+            raise BadMeasurement(
+                f"only {self.requested.label} was forced, and NCCL chose the rest, so it is not known which "
+                "combination ran"
+            )
         return self.requested
 
     @property
@@ -372,11 +375,11 @@ def read(path: Path) -> Measurements:
 def from_content(path: Path, content: bytes) -> Measurements:
     """Measurements from the content of ``path``, already read. BadMeasurement if the content is invalid."""
     if not content.strip():
-        raise BadMeasurement(f"{path}: empty; valid: a file of `nccl-tuner measure`")
+        raise BadMeasurement(f"{path} is empty: give a file that 'nccl-tuner measure' wrote")
     *lines, cut = content.split(b"\n")
     records = list(_records(path, lines))
     if not records or records[0].get(FORMAT) != VERSION:
-        raise BadMeasurement(f"{path}:1: not a file of measurements: no '{FORMAT}': {VERSION} in its first line")
+        raise BadMeasurement(f"{path}:1: not a file of measurements: its first line lacks '{FORMAT}': {VERSION}")
     head, *rest = records
     try:
         header = from_record({key: value for key, value in head.items() if key != FORMAT})
@@ -397,7 +400,7 @@ def sha256s(paths: Sequence[Path]) -> tuple[str, ...]:
     for path in paths:
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         if sha256 in by_sha256:
-            raise BadMeasurement(f"{path}: the same measurements as {by_sha256[sha256]}; valid: each file once")
+            raise BadMeasurement(f"{path} has the same measurements as {by_sha256[sha256]}: give each file once")
         by_sha256[sha256] = path
     return tuple(by_sha256)
 
@@ -473,7 +476,8 @@ def existing(path: Path) -> Measurements | None:
     with path.open("rb") as file:
         if file.read(len(GZIPPED)) == GZIPPED:
             raise BadMeasurement(
-                f"{path}: gzipped, so that nothing can be added; valid: gunzip it first, or another {option('out')}"
+                f"{path} is gzipped, so that nothing can be added to it: gunzip it first, or use another "
+                f"{option('out')}"
             )
     return there
 
@@ -489,7 +493,8 @@ def check_same(path: Path, there: Measurements, header: Header) -> None:
         now = {**now, "case": {**now["case"], "topology": then["case"]["topology"]}}
     if differing := list(_differing(then, now)):
         raise BadMeasurement(
-            f"{path}: measured otherwise: {'; '.join(differing)}; valid: the same, or another {option('out')}"
+            f"{path} was measured otherwise: {'; '.join(differing)}: measure in the same way, or use another "
+            f"{option('out')}"
         )
 
 
@@ -510,7 +515,7 @@ def _short(value: Any) -> str:
 def _drop_cut_line(path: Path) -> None:
     content = path.read_bytes()
     if b"\n" not in content:
-        raise BadMeasurement(f"{path}: not a file of measurements: it has no whole line")
+        raise BadMeasurement(f"{path}: not a file of measurements: it has no complete line")
     if not content.endswith(b"\n"):
         with path.open("r+b") as file:
             file.truncate(content.rfind(b"\n") + 1)

@@ -138,8 +138,8 @@ def by_label(label: str) -> Forced:
         else:
             names = f"an algorithm ({', '.join(ALGORITHMS.values())}), a protocol ({', '.join(PROTOCOLS.values())})"
             raise BadInput(
-                f"arm {label!r}; valid: {DEFAULT}, or what was forced: {names}, a number of channels, "
-                "with / between them: Ring/LL/8"
+                f"arm {label!r}: give {DEFAULT}, or what was forced: {names}, a number of channels, with / between "
+                "them, as in Ring/LL/8"
             )
     return Forced(algorithm, protocol, channels)
 
@@ -260,7 +260,7 @@ def _forced(source: TableSource, row: SampleBlock) -> Forced:
     both = zip(settings.parts, source.said.parts, strict=True)
     if any(one and other and one != other for one, other in both) or (source.said == Forced() and settings != Forced()):
         raise BadInput(
-            f"{source.path}:{row.line}: {settings.label} was forced; {option('arm')} says {source.said.label}"
+            f"{source.path}:{row.line}: {settings.label} was forced, but {option('arm')} says {source.said.label}"
         )
     return Forced(*(one or other for one, other in zip(settings.parts, source.said.parts, strict=True)))  # type: ignore[arg-type]
 
@@ -343,7 +343,7 @@ def of_communicator(placed: MeasuredArms, scenario: Scenario) -> Measurements:
         there = sorted({(one.call.nodes, one.call.ranks) for one in placed.calls})
         have = ", ".join(f"{ranks} ranks on {count} nodes" for count, ranks in there)
         why = "files of several settings" if own else f"measured on {have}"
-        raise BadMeasurement(f"{why}; valid: measurements of {scenario.title}, with one setting")
+        raise BadMeasurement(f"{why}: give measurements of {scenario.title} with one setting")
     return own[0]
 
 

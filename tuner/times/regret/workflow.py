@@ -210,7 +210,7 @@ def read(asked: RunsQuery) -> MeasuredArms:
         *(TableSource(_of_nodes(_table(name), asked.nodes)) for name in asked.tables),
     ]
     if not sources:
-        raise BadInput(f"nothing to judge; valid: {option('arm')} NAME=FILE, {option('table')} NAME, or FILE")
+        raise BadInput(f"nothing to judge: give {option('arm')} NAME=FILE, {option('table')} NAME, or FILE")
     site = asked.site.completed([source.table for source in sources])
     topology, trays = site.node
     for source in sources if topology is not None else ():
@@ -230,7 +230,7 @@ def _of_nodes(table: Measurements, nodes: int | None) -> Measurements:
     rows = tuple(row for row in table.blocks if row.nodes == nodes)
     if not rows:
         there = ", ".join(map(str, sorted({row.nodes for row in table.blocks})))
-        raise BadInput(f"{table.name}: no row of {nodes} nodes; valid: {there}")
+        raise BadInput(f"{table.name} has no row of {nodes} nodes: it has {there}")
     return replace(table, blocks=rows)
 
 

@@ -256,14 +256,16 @@ class TimeModel:
 
 def _check_buffers(request: Request) -> None:
     if request.buffers:
-        raise BadInput(f"calibrated times: plain buffers only were measured, not {request.buffers.name} ones")
+        raise BadInput(
+            f"calibrated times only hold for plain buffers, which were measured, not for {request.buffers.name} ones"
+        )
 
 
 def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: bool) -> CalibratedTimes:
     """Times of AllToAll by a calibration. BadInput if it has no times for such calls."""
     exchange = calibration.exchange
     if exchange is None:
-        raise BadInput(f"no measured times of AllToAll in the calibration {calibration.name}")
+        raise BadInput(f"the calibration {calibration.name} has no measured times of AllToAll")
     factors, kinds = exchange.factors, [CarriedOver.sizes]
     several = bool(calibration.site) and any(nodes > 1 for nodes, _ in exchange.scope)
     measured = (calls.nodes == 1) | several
@@ -324,15 +326,16 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
     not a calibration.
     """
     if communicator.shares_gpus:
-        raise BadInput("no calibrated times where ranks share a GPU: none were measured; valid: one rank per GPU")
+        raise BadInput(
+            "no calibrated times exist if ranks share a GPU, because none were measured: use one rank per GPU"
+        )
     if calibration is not None:
         named = calibrations.load(calibration)
         return CalibrationChoice(named, named.machine == machine, f"{named.name}, as asked for", adapters_gbs(machine))
     if communicator.splits_hosts:
         raise BadInput(
-            "no calibrated times where NCCL treats a host as several nodes: none were "
-            f"measured; valid: {option('calibration')} "
-            "with a file fitted to this machine"
+            "no calibrated times exist if NCCL treats a host as several nodes, because none were measured: give "
+            f"{option('calibration')} with a file fitted to this machine"
         )
     _check_nvlink(communicator)
     gpu = catalogue.load(machine).gpu if machine in catalogue.names() else ""
@@ -343,7 +346,8 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
     alike = calibrations.of_generation(generation)
     if not alike:
         raise BadInput(
-            f"no calibration for {generation.capitalize()} GPUs; valid: {option('calibration')} with a file of your own"
+            f"no calibration exists for {generation.capitalize()} GPUs: give {option('calibration')} with a file of "
+            "your own"
         )
 
     # A site's calibration answers if it is named, or if the machine of the catalogue is that site.
@@ -405,6 +409,6 @@ def _check_nvlink(communicator: Comm) -> None:
     path = communicator.graphs[Algorithm.Ring].type_intra
     if communicator.max_local_ranks > 1 and path not in NVLINK:
         raise BadInput(
-            f"no calibrated times where GPUs of a node are joined by {path}: shipped ones were measured over NVLink; "
-            f"valid: {option('calibration')} with a file fitted to this machine"
+            f"no calibrated times exist if the GPUs of a node are joined by {path}, because shipped ones were measured "
+            f"over NVLink: give {option('calibration')} with a file fitted to this machine"
         )

@@ -81,8 +81,8 @@ class Batches:
         """
         if self.communicator.release.limits.work_fifo_holds_group and work_bytes > 2 * self.ring_bytes:
             raise BadInput(
-                f"a group with {work_bytes} bytes of works and a NCCL_WORK_FIFO_BYTES of {2 * self.ring_bytes}: NCCL "
-                "never returns; valid: several groups, or a larger NCCL_WORK_FIFO_BYTES"
+                f"NCCL never returns from a group with {work_bytes} bytes of work records if NCCL_WORK_FIFO_BYTES is "
+                f"{2 * self.ring_bytes}: split the group, or set a larger NCCL_WORK_FIFO_BYTES"
             )
 
     def estimate(self, waiting: Sequence[CollectiveTask]) -> int:
@@ -364,8 +364,8 @@ def _dealt_kernel(communicator: Comm, waiting: list[CollectiveTask], captured: b
             # after a task whose first channel was full, the next one began on the last channel but one
             if place.channel >= cells.channels:
                 raise BadInput(
-                    f"NCCL {communicator.release.name} deals {task.request.collective.name} of {task.nbytes} bytes out "
-                    f"to no channel, and {NOT_DONE}; valid: a group of fewer calls"
+                    f"NCCL {communicator.release.name} gives {task.request.collective.name} of {task.nbytes} bytes to "
+                    f"no channel, and {NOT_DONE}: put fewer calls in the group"
                 )
             shares, place = rules.channel_split.in_group(cells, task.work_bytes, per_channel[nvls], place)
             size_bytes = task.request.device_dtype.size_bytes

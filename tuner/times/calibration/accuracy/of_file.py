@@ -92,7 +92,7 @@ def of_path(
     site = site.completed([table])
     judged = plausible.judge(table, *site.node)
     if not judged.rows:
-        raise BadMeasurement(f"{path}: no row is left; {'; '.join(each.text for each in judged.refused)}")
+        raise BadMeasurement(f"{path}: no row is left to judge: {'; '.join(each.text for each in judged.refused)}")
     rows = None if update is None else calibrate.read_table(update, given)
     result = of_file(replace(table, blocks=judged.rows), site, calibration, rows)
     refused, counted = dict[str, int](), set[int]()
@@ -131,7 +131,9 @@ def of_file(
     given = {_call(row) for row in update.blocks} if update is not None else set()
     table = replace(table, blocks=tuple(row for row in table.blocks if _call(row) not in given))
     if not table.blocks:
-        raise BadMeasurement(f"{table.name}: the calibration was updated with all of its rows; none is left to judge")
+        raise BadMeasurement(
+            f"{table.name}: the calibration was updated with all of its rows, so that none is left to judge it"
+        )
     exchanges = calibrate.exchanges_of_tables([table], [site])
     alone = exchanges is not None and all(row.point.is_point_to_point for row in table.blocks)
     calls = None if alone else of_table(table, site)

@@ -92,7 +92,9 @@ def shipped(name: str) -> MeasuredCalls:
     """The rows of a shipped table on the machine it names. BadInput if that machine is not known."""
     table = table_of_one_way(name)
     if not table.header.machine or not table.header.nccl:
-        raise BadInput(f"{name}: machine or release not known: {table.header.machine_note or table.header.nccl_note}")
+        raise BadInput(
+            f"{name}: its machine or release is not known: {table.header.machine_note or table.header.nccl_note}"
+        )
     return of_table(table, Site(table.header.machine, table.header.nccl))
 
 
