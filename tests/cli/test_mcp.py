@@ -375,7 +375,7 @@ def test_a_value_is_one_word_of_the_command_line(tmp_path: Path) -> None:
     fence = Fence([real_folder(tmp_path)])
     words = BY_NAME["pick"].words({"collective": "--help", "machine": "--version", "nodes": "2"}, fence)
     assert words == ["pick", "--json", "--machine=--version", "--nodes=2", "--", "--help"]
-    assert ToolParameter("env", ParameterKind.PAIRS, "").words({"A": 1, "B": "x y"}, fence) == [
+    assert ToolParameter("env", "", ParameterKind.PAIRS).words({"A": 1, "B": "x y"}, fence) == [
         "--env=A=1",
         "--env=B=x y",
     ]

@@ -25,7 +25,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import everything
 from tuner.cli.reports import data
-from tuner.cli.reports.data import NODES, SIZES, collect
+from tuner.cli.reports.data import NODES, SIZES, Packer, collect
 from tuner.cli.reports.machine_picture import picture
 from tuner.cli.reports.page import page
 from tuner.cli.reports.policy import OF_ONE_FILE, with_policy
@@ -67,7 +67,7 @@ def names(nccl: str, collective: Collective) -> list[list[str]]:
 def html() -> str:
     pytest.importorskip("bokeh")
     scenario = Scenario(nccl=RELEASES[-1], machine="dgx-h100", nodes=2)
-    return page(collect(scenario, RELEASES, DataType.float32, Op.sum)).html
+    return page(Packer(collect(scenario, RELEASES, DataType.float32, Op.sum)))[0]
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def with_times(calibration: str) -> str:
     """A page with calibrated times."""
     scenario = Scenario(nccl=RELEASES[-1], machine="dgx-h100", nodes=2)
     report = collect(scenario, RELEASES[1:], DataType.float32, Op.sum)
-    return page(report, data.collect_calibrated(report, TimesWanted(True, calibration))).html
+    return page(Packer(report, data.collect_calibrated(report, TimesWanted(True, calibration))))[0]
 
 
 @pytest.mark.slow
@@ -250,7 +250,7 @@ def test_a_text_of_a_file_never_becomes_markup(tab: Any, tmp_path: Path) -> None
     topology.write_text(catalogue.load("dgx-h100").topology_xml, "utf-8")
     scenario = Scenario(nccl="2.28.9", topology=topology, nodes=2, environment={"NCCL_NOT_ONE": planted})
     report = collect(scenario, ["2.28.9"], DataType.float32, Op.sum)
-    show(tab, page(report).html, tmp_path)
+    show(tab, page(Packer(report))[0], tmp_path)
     assert planted in text(tab, "header")
     assert tab.find_elements("id", "planted") == []
     assert tab.execute_script("return document.body.dataset.planted ?? null") is None
@@ -281,7 +281,7 @@ def test_a_page_of_a_machine_without_a_calibration_says_why() -> None:
     report = collect(scenario, ["2.28.9"], DataType.float32, Op.sum)
     lines = data.collect_calibrated(report, TimesWanted(True))
     assert all("joined by" in line.used.reason and np.isnan(line.time_us).all() for line in lines.values())
-    assert "By measurements: none" in page(report, lines).html
+    assert "By measurements: none" in page(Packer(report, lines))[0]
     with pytest.raises(BadInput, match="joined by"):
         data.collect_calibrated(report, TimesWanted(False))
 
@@ -299,7 +299,7 @@ def test_a_call_has_an_element_of_each_rank() -> None:
 @pytest.mark.slow
 def test_the_same_report_is_the_same_page(html: str) -> None:
     scenario = Scenario(nccl=RELEASES[-1], machine="dgx-h100", nodes=2)
-    assert page(collect(scenario, RELEASES, DataType.float32, Op.sum)).html == html
+    assert page(Packer(collect(scenario, RELEASES, DataType.float32, Op.sum)))[0] == html
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from tuner.answers.calibrated import TimesWanted
 from tuner.answers.serving import ServedGroup
 from tuner.base.names import AlgoProto, Collective, DataType, Op
 from tuner.base.sizes import human_bytes
-from tuner.cli.reports.data import NODES, collect, collect_calibrated
+from tuner.cli.reports.data import NODES, Packer, collect, collect_calibrated
 from tuner.cli.reports.page import page
 from tuner.emulator.request import Request
 from tuner.emulator.rules.call import RuleCall
@@ -140,7 +140,7 @@ def report() -> None:
     with TemporaryDirectory() as folder, web.chromium(Path(folder) / "profile") as browser:
         file = Path(folder) / "page.html"
         data = collect(scenario, releases, DataType.float32, Op.sum)
-        file.write_text(page(data, collect_calibrated(data, TimesWanted(beside_nccl=True))).html, "utf-8")
+        file.write_text(page(Packer(data, collect_calibrated(data, TimesWanted(beside_nccl=True))))[0], "utf-8")
         browser.get(f"file://{file}")
         web.until(lambda: browser.execute_script("return document.body.dataset.ready"))
         web.move(browser, log2(3 << 23), NODES.index(24), click=True)

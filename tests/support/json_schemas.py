@@ -25,6 +25,7 @@ import numpy as np
 
 from tuner import cli
 from tuner.base import records
+from tuner.base.extras import Extra
 from tuner.base.findings import Finding, Severity
 from tuner.base.records import VERSION, VERSION_KEY
 from tuner.cli.command import WRITTEN
@@ -316,6 +317,7 @@ def written_as() -> dict[Any, Any]:
     accuracy = {name: kind | None for name, kind in hints(Accuracy).items()}
     of_file = {name: kind for name, kind in hints(FileAccuracy).items() if name not in ("file", "collectives")}
     return {
+        Extra: {"name": str, "gives": str, "missing": tuple[str, ...], "install": str},
         Finding: {"code": str, "severity": Severity, "facts": dict[str, object], "text": str},
         CountRange: Merged((counted,), (dict.fromkeys(ends, int), perhaps)),
         FileAccuracy: {**accuracy, **of_file},

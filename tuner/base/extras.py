@@ -27,6 +27,10 @@ class Extra:
         """The distributions of the extra that Python does not find."""
         return tuple(dict.fromkeys(name for module, name in self.modules.items() if not _found(module)))
 
+    def as_json(self) -> dict[str, object]:
+        """What the extra gives and what is missing of it, for JSON."""
+        return {"name": self.name, "gives": self.gives, "missing": self.missing, "install": self.install}
+
 
 _CFFI = {"cffi": "cffi", "_cffi_backend": "cffi"}
 _ELFTOOLS = {"elftools": "pyelftools"}

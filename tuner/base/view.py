@@ -55,6 +55,9 @@ def as_percent(form: str) -> Callable[[float | None], str]:
     return lambda value: "-" if value is None else f"{100 * value:{form}} %"
 
 
+in_percent = as_percent(".1f")  # a share of 1: 4.2 %
+
+
 def as_ms(form: str) -> Callable[[float | None], str]:
     """A function that shows microseconds as milliseconds, in a format such as ``.3f``; ``-`` for None."""
     return lambda value: "-" if value is None else f"{value / 1000:{form}}"

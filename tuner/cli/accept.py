@@ -16,7 +16,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.command import FILE
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.output import human_bytes, json_wanted, note_after, print_json, print_table, say, show
+from tuner.cli.output import human_bytes, note_after, print_table, say, show, shown_as_json
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
@@ -246,8 +246,7 @@ def _print(result: Acceptance, explain: bool) -> None:
             print_table("how the verdict came about", RULE_COLUMNS, _rules(own))
     for each in notes:
         _say(each)
-    if any(each.time is Whose.calibrated and not each.measured for each in result.sizes):
-        say(f"{NOT_MEASURED} was never measured for this collective: its time is extrapolated, with a wide interval")
+    _say_extrapolated(result.sizes)
     if explain:
         _explain(result)
 
@@ -301,16 +300,28 @@ def _explain(result: Acceptance) -> None:
         say(f"{each.collective} of {human_bytes(each.bytes)} was compared with {', '.join(each.names)}")
 
 
+def _extrapolated(each: JudgedSize | judge.Floor) -> bool:
+    return each.time is Whose.calibrated and not each.measured
+
+
+def _pick(each: JudgedSize | judge.Floor) -> str:
+    return f"{each.pick}{NOT_MEASURED if _extrapolated(each) else ''}"
+
+
+def _say_extrapolated(sizes: Sequence[JudgedSize | judge.Floor]) -> None:
+    if any(map(_extrapolated, sizes)):
+        say(f"{NOT_MEASURED} was never measured for this collective: its time is extrapolated, with a wide interval")
+
+
 def _or_dash(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.2f}"
 
 
 def _rows(sizes: list[JudgedSize]) -> Iterator[tuple[object, ...]]:
     for each in sizes:
-        extrapolated = each.time is Whose.calibrated and not each.measured
         yield (
             human_bytes(each.bytes),
-            f"{each.pick}{NOT_MEASURED if extrapolated else ''}",
+            _pick(each),
             f"{each.time_us:.2f}",
             *(_or_dash(value) for value in (each.expected_us, each.low_us, each.high_us)),
             f"{each.busbw_gbs:.2f}",
@@ -323,14 +334,15 @@ def _print_floors(expectation: Expectation, like: Request, sizes: list[int]) -> 
     selection = Selection(expectation.scenario.communicator())
     requests = options.runnable({"here": selection}, [], like)
     floors = list(judge.floors(expectation, requests, sizes))
-    if json_wanted():
-        print_json({"machine": expectation.scenario.title, "expected_by": list(expectation.reasons), "floors": floors})
+    if shown_as_json(
+        {"machine": expectation.scenario.title, "expected_by": list(expectation.reasons), "floors": floors}
+    ):
         return
     rows = (
         (
             each.collective,
             human_bytes(each.bytes),
-            f"{each.pick}{NOT_MEASURED if each.time is Whose.calibrated and not each.measured else ''}",
+            _pick(each),
             f"{each.expected_us:.2f}",
             f"{each.expected_busbw_gbs:.2f}",
             f"{each.floor_gbs:.2f}",
@@ -340,5 +352,4 @@ def _print_floors(expectation: Expectation, like: Request, sizes: list[int]) -> 
     print_table(f"{expectation.scenario.title}, {like.dtype.name}", FLOOR_COLUMNS, rows)
     for reason in expectation.reasons:
         say(f"expected times: {reason}")
-    if any(each.time is Whose.calibrated and not each.measured for each in floors):
-        say(f"{NOT_MEASURED} was never measured for this collective: its time is extrapolated, with a wide interval")
+    _say_extrapolated(floors)

@@ -3,12 +3,10 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from tuner.answers.calibrated import TimesWanted
@@ -16,15 +14,17 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Op
 from tuner.base.nouns import Call, TimeInterval
+from tuner.base.view import in_percent, plain
 from tuner.cli import options, times
-from tuner.cli.command import FILE, F, completing, stacked
+from tuner.cli.command import FILE, F, completing, packing, stacked
 from tuner.cli.communicator_options import say_notes
-from tuner.cli.engine import EngineOptions, ServeOptions, engine_options, serve_options, show_served_step
+from tuner.cli.engine import SERVED, EngineOptions, engine_options, serve_options, show_served_step
 from tuner.cli.exchanges import in_words
 from tuner.cli.exports import Exports, export_options, of_budget
 from tuner.cli.measured_options import arm_option, runs_there
 from tuner.cli.output import human_bytes, plural, print_table, say, shown_as_json, span
 from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
+from tuner.emulator.request import Request
 from tuner.jobs.traces.calls import number
 from tuner.jobs.workload import grouped, job
 from tuner.jobs.workload.budget import MeasuredRuns, read_runs
@@ -200,7 +200,7 @@ CALIBRATED_MS = ("calibrated ms", f"{times.INTERVAL} ms")
 
 
 def _part(part: BudgetPart, shown: Shown) -> list[object]:
-    by_nccl = _ms(part.total_us), _percent(part.share)
+    by_nccl = _ms(part.total_us), in_percent(part.share)
     return shown.of((part.name, number(part.calls)), by_nccl, _calibrated_ms(part.calibrated))
 
 
@@ -226,7 +226,7 @@ def _size(entry: EntryPrices, shown: Shown) -> list[object]:
     each, total = (calibrated.each, calibrated.total) if calibrated else (None, None)
     return shown.of(
         (*kind, price.name, *([price.channels] if shown.overlap else [])),
-        (f"{price.time_us:.2f}", _ms(price.total_us), _percent(price.share)),
+        (f"{price.time_us:.2f}", _ms(price.total_us), in_percent(price.share)),
         (times.central(each), times.interval(each), times.central(total, 1e3, 3)),
     )
 
@@ -239,7 +239,7 @@ def _bucket(row: Bucket, shown: Shown) -> list[object]:
     kind = row.collective.name, ", ".join(row.dtypes), f"from {human_bytes(row.from_bytes)}", number(row.calls)
     return shown.of(
         (*kind, picks, *([span(row.channels)] if shown.overlap else [])),
-        (f"{row.time_us:.2f}", _ms(row.total_us), _percent(row.share)),
+        (f"{row.time_us:.2f}", _ms(row.total_us), in_percent(row.share)),
         (times.central(each), times.interval(each), times.central(total, 1e3, 3)),
     )
 
@@ -355,7 +355,7 @@ def _print_regret(variant: str, total: BudgetRegret, rows: Sequence[tuple[EntryP
             reasons[f"{entry.call.collective.name}: {price.measured.reason}"] += entry.calls
     say(
         f"{variant}: {_calls(total.calls)} take {_ms(total.pick_us)} ms by {total.times} times, "
-        f"{_ms(total.best_us)} ms by the best: regret {_ms(total.regret_us)} ms, {_percent(total.regret)}; "
+        f"{_ms(total.best_us)} ms by the best: regret {_ms(total.regret_us)} ms, {in_percent(total.regret)}; "
         f"{number(total.interpolated_calls)} of them between {total.times} sizes"
     )
     for reason, calls in reasons.items():
@@ -377,10 +377,6 @@ def _kind(call: Call) -> tuple[str, ...]:
 
 def _ms(time_us: float) -> str:
     return f"{time_us / 1000:.3f}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def group_options(function: F) -> F:
@@ -439,22 +435,21 @@ def _models(begun: str) -> list[CompletionItem]:
 def model_options(function: F) -> F:
     """Options for the parameter ``model``: a training step of a named model, or None."""
 
-    @wraps(function)
-    def with_model(*arguments: Any, **given: Any) -> Any:
+    def packed(given: dict[str, Any]) -> Mapping[str, Any]:
         name, asked = given.pop("model"), {each: given.pop(each) for each in STEP_OPTIONS}
         said = {each: value for each, value in asked.items() if value is not None and value is not False}
         if name is None:
             if said:
                 options_said = ", ".join("--" + each.replace("_", "-") for each in said)
                 raise BadInput(f"{options_said} only applies to a training step of a model: add --model")
-            return function(*arguments, model=None, **given)
+            return {"model": None}
         if options.is_given("dtype"):
             said["dtype"] = given["call"].dtype
-        return function(*arguments, model=ModelStep(name, sequence_parallel=said.pop("sp", False), **said), **given)
+        return {"model": ModelStep(name, sequence_parallel=said.pop("sp", False), **said)}
 
-    made: F = with_model  # type: ignore[assignment]
-    return stacked(
-        made,
+    return packing(
+        function,
+        packed,
         options.option(
             "--model",
             "Instead of FILEs: price a training step of a model, such as llama-3-70b, in bfloat16 unless --dtype "
@@ -514,7 +509,7 @@ def _row(one: GroupBudget, whole_us: float) -> tuple[object, ...]:
     return (
         one.group,
         one.ranks,
-        "-" if one.groups is None else one.groups,
+        plain(one.groups),
         one.nodes,
         number(first.priced_calls),
         f"{first.total_us / 1000:.3f}",
@@ -565,10 +560,10 @@ def _row(one: GroupBudget, whole_us: float) -> tuple[object, ...]:
 @options.json_option
 def command(
     files: tuple[Path, ...],
-    call: options.CallOptions,
+    call: Request,
     model: ModelStep | None,
     engine: EngineOptions | None,
-    serve: ServeOptions | None,
+    serve: bool,
     ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
     settings: tuple[str, ...],
@@ -578,9 +573,7 @@ def command(
     times: TimesWanted | None,
     overlap: bool,
     exact: bool,
-    as_csv: bool,
-    parquet: Path | None,
-    as_prometheus: bool,
+    exports: Exports,
     communicator: options.CommunicatorOptions,
     **grouping: Any,
 ) -> None:
@@ -607,10 +600,10 @@ def command(
     nccl-tuner budget steps.csv --machine dgx-b200 --nccl 2.28.9,2.32.3 --buffers window
     nccl-tuner budget trace.json.gz --machine dgx-h100 --nodes 2 --setting NCCL_ALGO=Ring --measured run.jsonl --json
     """
-    if serve is not None:
-        given = click.get_current_context().get_parameter_source("dtype") is not ParameterSource.DEFAULT
-        name = None if model is None else model.name
-        show_served_step(engine, serve, name, grouping["job"], communicator, call.dtype if given else None)
+    served_as = {name: grouping.pop(name) for name in SERVED}
+    if serve:
+        dtype = call.dtype if options.is_given("dtype") else None
+        show_served_step(engine, served_as, None if model is None else model.name, grouping["job"], communicator, dtype)
         return
     if engine is not None:
         raise BadInput("--engine only applies with --serve in this command: add --serve")
@@ -620,7 +613,6 @@ def command(
         raise BadInput(
             f"--{of_files[0].replace('_', '-')} only applies to FILEs: a step of --model is always priced on rank 0"
         )
-    exports = Exports(as_csv, parquet, as_prometheus)
     count, part = count_or_part(ranks)
     shared = communicator["shared"] and part is None
     communicator = communicator.but(ranks=part, shared=communicator["shared"] and part is not None)
@@ -657,8 +649,8 @@ def command(
     times_of = _measured(measured, {**communicator.given, "labelled": labelled}, scenarios[0])
     shown = Shown(exact=exact, nccl=times is None or times.beside_nccl, calibrated=times is not None, overlap=overlap)
     if (groups := job_of(grouping, scenarios[0].ranks, shared)) is not None:
-        beside = {"ranks": ranks, "measured": measured, "arm": labelled, "parquet": parquet}
-        check_beside(groups, **beside, csv=as_csv, prometheus=as_prometheus)
+        beside = {"ranks": ranks, "measured": measured, "arm": labelled, "parquet": exports.parquet}
+        check_beside(groups, **beside, csv=exports.as_csv, prometheus=exports.as_prometheus)
         compared = job.BudgetComparison(scenarios, settings, tables, times)
         if model:
             priced = grouped.of_model(model, compared, wanted, groups)

@@ -9,7 +9,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import cache_folder
 from tuner.cli import options
-from tuner.cli.output import json_wanted, print_json, print_table, say, verdict
+from tuner.cli.output import print_table, say, shown_as_json, verdict
 from tuner.oracle import kept_files
 from tuner.oracle.kept_files import KeptFiles
 
@@ -53,9 +53,7 @@ def command(names: tuple[str, ...], unused_days: float, prune: bool) -> None:
     kept = kept_files.chosen(kept_files.kept_files(time.time()), names, unused_days)
     left = kept_files.remove(chain.from_iterable(kept.values())) if prune else []
     shown = Cache(str(cache_folder()), tuple(kept), prune, tuple(f"{path}: {why}" for path, why in left))
-    if json_wanted():
-        print_json(shown)
-    else:
+    if not shown_as_json(shown):
         _print(shown)
     click.get_current_context().exit(1 if left else 0)
 

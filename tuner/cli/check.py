@@ -15,8 +15,16 @@ from tuner.cli import options
 from tuner.cli.command import Params, excludes, has
 from tuner.cli.communicator_options import LIBNCCL
 from tuner.cli.engine import EngineOptions, engine_options, show_comparison
-from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, progress, say, show, verdict
+from tuner.cli.output import (
+    human_bytes,
+    print_table,
+    progress,
+    say,
+    show,
+    verdict,
+)
 from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
+from tuner.emulator.request import Request
 from tuner.jobs.traces.calls import number
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
@@ -81,7 +89,7 @@ RULES = (
 @options.json_option
 def command(
     words: tuple[Collective | Path, ...],
-    call: options.CallOptions,
+    call: Request,
     sizes: list[int] | None,
     timeout_s: float,
     ranks: int | tuple[int, ...] | None,
@@ -134,12 +142,12 @@ def command(
 
 def _check_libnccl(
     collectives: Sequence[Collective],
-    call: options.CallOptions,
+    call: Request,
     sizes: list[int] | None,
     timeout_s: float,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    like = call.request()
+    like = call
     requests = [replace(like, collective=collective) for collective in collectives or Collective]
     from tuner.oracle.conformance.check import check
 
@@ -150,10 +158,7 @@ def _check_libnccl(
             reports.append(check(scenario, requests, sizes, timeout_s))
     finally:  # what was compared before one failed is not lost
         if reports:
-            if json_wanted():
-                print_json(reports, "reports")
-            else:
-                _print_report(reports)
+            show(reports, _print_report, several="reports")
     sys.exit(1 if any(report.mismatches for report in reports) else 0)
 
 
@@ -239,7 +244,7 @@ MOST_ROWS = 32  # of calls that differ; --json has all
 
 def _check_files(
     files: Sequence[Path],
-    call: options.CallOptions,
+    call: Request,
     ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
     communicator: options.CommunicatorOptions,

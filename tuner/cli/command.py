@@ -11,6 +11,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -114,6 +115,20 @@ def stacked(function: F, *options: Callable[[F], F]) -> F:
     for each in reversed(options):
         function = each(function)
     return function
+
+
+def packing(function: F, packed: Callable[[dict[str, Any]], Mapping[str, Any]], *options: Callable[[Any], Any]) -> F:
+    """Adds all these options to the function, as :func:`stacked` does. ``packed`` takes their values out of the
+    command's parameters, and returns the parameters that the function gets in their place.
+    """
+
+    @wraps(function)
+    def with_packed(*arguments: Any, **given: Any) -> Any:
+        instead = packed(given)
+        return function(*arguments, **given, **instead)
+
+    made: F = with_packed  # type: ignore[assignment]
+    return stacked(made, *options)
 
 
 def under(heading: str | None, *names: str) -> Callable[[F], F]:

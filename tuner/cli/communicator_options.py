@@ -1,7 +1,7 @@
 """Options that describe a communicator, defined once, and the object that commands get from them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, UnknownRelease
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.base.sizes import from_ranges, plural
-from tuner.cli.command import FILE, F, Option, Parsed, completing, file_option, option, stacked
+from tuner.cli.command import FILE, F, Option, Parsed, completing, file_option, option, packing, stacked
 from tuner.cli.output import ENV_FILES, LOG, STANDING, note_after
 from tuner.machine import catalogue, described
 from tuner.machine.topology.edit import EDITS
@@ -209,18 +209,15 @@ def communicator_options(
     def decorated(function: F) -> F:
         own = {each.name for each in getattr(function, "__click_params__", ())}
 
-        @wraps(function)
-        def with_communicator(*arguments: Any, **given: Any) -> Any:
-            described = {name: given.pop(name) for name in names if name in given}
-            return function(*arguments, communicator=CommunicatorOptions(described), **given)
+        def packed(given: dict[str, Any]) -> Mapping[str, Any]:
+            return {"communicator": CommunicatorOptions({name: given.pop(name) for name in names if name in given})}
 
         every = [
             *_options(several_releases, tuner),
             *([of_nodes_option] if changes else []),
             *([_BUILD] if build else []),
         ]
-        made: F = with_communicator  # type: ignore[assignment]
-        stacked(made, *every)
+        made = packing(function, packed, *every)
         parameters = vars(made)["__click_params__"]
         parameters[:] = [each for each in parameters if each.name not in own or not isinstance(each, _Own)]
         names = [each.name for each in parameters if isinstance(each, _Own)]
@@ -247,6 +244,7 @@ def _tuners(_ctx: click.Context, _option: click.Parameter, begun: str) -> list[C
 
 
 def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[Any], Any]]:
+    configured, shape, members = (partial(_own, heading=heading) for heading in (CONFIGURED, SHAPE, MEMBERS))
     yield _own(
         "--machine",
         "The machine, by its name ('nccl-tuner machines' lists them) or by a cloud's instance type, such as "
@@ -273,7 +271,7 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
             (f"{name}=" for name in sorted(variables.everywhere())), begun
         ),
     )
-    yield _own(
+    yield configured(
         "--env-file",
         "env_files",
         "Read NCCL's variables from a file: nccl.conf, env's output, a Dockerfile, a job script, a pod's env. The "
@@ -282,14 +280,12 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
         type=FILE,
         multiple=True,
         metavar="FILE",
-        heading=CONFIGURED,
     )
-    yield _own(
+    yield configured(
         "--config",
         "A field of ncclConfig_t that the program sets, such as maxCTAs=8; repeatable. NCCL's variables override it.",
         multiple=True,
         metavar="FIELD=VALUE",
-        heading=CONFIGURED,
     )
     yield _own(
         "--log",
@@ -307,76 +303,65 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
             shell_complete=_tuners,
             heading="Who decides",
         )
-    yield _own(
+    yield shape(
         "--trays",
         "How many trays are used, if the machine is an NVLink domain made of trays. [default: all]",
         type=int,
         metavar="N",
-        heading=SHAPE,
     )
-    yield _own(
-        "--gpus-per-tray", "How many GPUs of each tray are used. [default: all]", type=int, metavar="N", heading=SHAPE
-    )
-    yield _own(
+    yield shape("--gpus-per-tray", "How many GPUs of each tray are used. [default: all]", type=int, metavar="N")
+    yield shape(
         "--hosts-per-domain",
         "How many hosts each NVLink domain has (multi-node NVLink, which NCCL treats as one node): one number for "
         "all domains, or one per domain.",
         type=NUMBERS,
         metavar="K[,K...]",
-        heading=SHAPE,
     )
-    yield _own(
+    yield shape(
         "--ranks-without-fabric",
         "Ranks whose GPUs have not joined the NVLink fabric of their domain; if there are any, NCCL does not "
         "use the fabric.",
         type=NUMBERS,
         metavar="RANK[,RANK...]",
-        heading=SHAPE,
     )
-    yield _own(
+    yield shape(
         "--ranks-per-gpu",
         "How many ranks share each GPU (NCCL 2.30.3 and later allow more than one). [default: 1, or as in FILE.xml]",
         type=click.IntRange(min=1),
         metavar="N",
-        heading=SHAPE,
     )
-    yield _own(
+    yield shape(
         "--gpus-per-process",
         "How many GPUs each process uses (-g of nccl-tests); with more than one, NVLS cannot use registered "
         "buffers. [default: 1]",
         type=click.IntRange(min=1),
         metavar="N",
-        heading=SHAPE,
     )
-    yield _own(
+    yield shape(
         "--collnet",
         "The network can reduce data (SHARP's plugin is loaded). NCCL only uses this (CollNet) with "
         "NCCL_COLLNET_ENABLE=1. [default: as in FILE.xml]",
         is_flag=True,
-        heading=SHAPE,
     )
-    yield _own(
+    yield shape(
         "--node",
         "If nodes differ, use this instead of --machine and --nodes: a machine or a FILE.xml, the number of GPUs "
         "used per node, and the number of such nodes. Repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4.",
         multiple=True,
         metavar="NODE[:GPUS][xN]",
-        heading=SHAPE,
     )
-    yield _own(
+    yield members(
         "--ranks",
         "Ask about a communicator of only these ranks (by ncclCommSplit, ncclCommShrink, or created for them): 0-7:2 "
         "means 0, 2, 4, 6; 0-3,8-11 means two ranges. [default: all]",
         type=Parsed("ranks", ranks_of),
         metavar="RANGES",
-        heading=MEMBERS,
     )
-    yield _own(
+    yield members(
         "--shared",
         "The communicator of --ranks shares the resources of the communicator of all ranks (splitShare or "
         "shrinkShare of ncclConfig_t).",
         is_flag=True,
-        heading=MEMBERS,
     )
     yield from _skeleton(_own, TOPOLOGY)
     yield _own(
@@ -387,12 +372,7 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
         metavar="FILE.xml",
         heading=TOPOLOGY,
     )
-    yield _own(
-        "--log-communicator",
-        "Which communicator of the log, by its commId, if the log has several.",
-        metavar="ID",
-        heading=LOGGED,
-    )
+    yield _log_communicator(_own)
     yield from fact_options(_own)
     yield _own(
         "--constants",
@@ -404,27 +384,25 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
 
 
 def _skeleton(own: Callable[..., Callable[[Any], Any]], heading: str | None) -> Iterable[Callable[[Any], Any]]:
-    yield own(
+    headed = partial(own, heading=heading)
+    yield headed(
         "--gpu",
         "The GPU model, such as h100-sxm, if the topology only says where GPUs are and not which model.",
         metavar="MODEL",
-        heading=heading,
     )
-    yield own(
+    yield headed(
         "--nic-gbps",
         "net_gbps",
         "Speed of the adapters in Gb/s (1e9 bits per second), if the topology only says where they are; with --gpu.",
         type=click.FloatRange(min=0.001, max=1e6),
         metavar="GBPS",
-        heading=heading,
     )
-    yield own(
+    yield headed(
         "--nic-latency-us",
         "net_latency_us",
         "Latency that the network plugin reports for these adapters. [default: 0, as NCCL's own network reports]",
         type=click.FloatRange(min=0, max=1e6),
         metavar="US",
-        heading=heading,
     )
 
 
@@ -433,28 +411,32 @@ def skeleton_options(heading: str | None = None) -> Callable[[F], F]:
     return lambda function: stacked(function, *_skeleton(option, heading))
 
 
+def _log_communicator(own: Callable[..., Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    says = "Which communicator of the log, by its commId, if the log has several."
+    return own("--log-communicator", says, metavar="ID", heading=LOGGED)
+
+
 def fact_options(
     own: Callable[..., Callable[[Any], Any]], heading: str | None = LOGGED
 ) -> Iterable[Callable[[Any], Any]]:
     """Options for facts that a log may lack, made by the function ``own``, below ``heading``."""
-    yield own(
+    headed = partial(own, heading=heading)
+    yield headed(
         "--comp-cap",
         "Compute capability of the GPUs: one value, or one per rank. NCCL's log does not say it.",
         type=Parsed("compute capabilities", _comp_caps),
         default=(),
         metavar="8.0",
-        heading=heading,
     )
-    yield own("--cpu-arch", _of(CPU_ARCHS), type=click.Choice(CPU_ARCHS), heading=heading, metavar="ARCH")
-    yield own("--cpu-vendor", _of(CPU_VENDORS), type=click.Choice(CPU_VENDORS), heading=heading, metavar="VENDOR")
-    yield own("--nvswitch/--no-nvswitch", "Whether a node has NVSwitches.", default=None, heading=heading)
-    yield own(
+    yield headed("--cpu-arch", _of(CPU_ARCHS), type=click.Choice(CPU_ARCHS), metavar="ARCH")
+    yield headed("--cpu-vendor", _of(CPU_VENDORS), type=click.Choice(CPU_VENDORS), metavar="VENDOR")
+    yield headed("--nvswitch/--no-nvswitch", "Whether a node has NVSwitches.", default=None)
+    yield headed(
         "--slowest-path-gbs",
         "net_gbs",
         "Bandwidth of the slowest path from a GPU to its adapter, in GB/s (1e9 bytes per second).",
         type=click.FloatRange(0, 1e5, min_open=True),
         metavar="GBS",
-        heading=heading,
     )
 
 
@@ -473,12 +455,7 @@ def described_by_log(function: F) -> F:
             "NCCL_DEBUG_SUBSYS was INIT,ENV,GRAPH.",
             heading=LOGGED,
         ),
-        option(
-            "--log-communicator",
-            "Which communicator of the log, by its commId, if the log has several.",
-            metavar="ID",
-            heading=LOGGED,
-        ),
+        _log_communicator(option),
         *fact_options(option),
     )
 

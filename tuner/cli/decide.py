@@ -87,9 +87,7 @@ def command(
     seed: int,
     no_gate: bool,
     interpolate: bool,
-    as_csv: bool,
-    parquet: Path | None,
-    as_prometheus: bool,
+    exports: Exports,
     steps: Path | None,
     name: str,
     **given: Any,
@@ -124,7 +122,6 @@ def command(
 
         decide_in_job(files, out, steps, name)
         return
-    exports = Exports(as_csv, parquet, as_prometheus)
     if is_asked(given):
         if constants is not None or interpolate:
             raise BadInput(

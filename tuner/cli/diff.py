@@ -19,6 +19,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, PeerCall
 from tuner.base.records import to_json
+from tuner.base.view import plain
 from tuner.cli import exchanges, options
 from tuner.cli.command import Parsed, excludes, has
 from tuner.cli.communicator_options import exact
@@ -301,12 +302,8 @@ def print_differences(title: str, found: Sequence[OtherChange]) -> None:
         say(f"{title}: no difference\n")
         return
     say(title)
-    rows = [(one.topic, one.name, *map(_word, (one.before, one.after)), WHOSE[one.source]) for one in found]
+    rows = [(one.topic, one.name, *map(plain, (one.before, one.after)), WHOSE[one.source]) for one in found]
     print_table("", ("what", "of", "before", "after", "by"), rows)
-
-
-def _word(value: str | None) -> str:
-    return "-" if value is None else value
 
 
 VERDICTS = {
@@ -437,7 +434,7 @@ def command(
                 "--engine compares which implementations carry an AllReduce: diff allreduce --engine ONE --engine OTHER"
             )
         group, another = [engine.group(asked.communicator, name) for name in engine.names]
-        show_differences(group, another, asked.call.request(Collective.AllReduce), asked.low or 1, asked.high)
+        show_differences(group, another, asked.call, asked.low or 1, asked.high)
         return
     collectives = [word for word in words if isinstance(word, Collective)]
     others = [word for word in words if not isinstance(word, Collective | PeerCall)]
@@ -452,7 +449,7 @@ def command(
     exchanged = exchanges.alone(word for word in words if isinstance(word, Collective | PeerCall))
     if nccl is None and len(releases) == 2:
         nccl, *releases = releases
-    described, like = asked.communicator.scenario(nccl=nccl), asked.call.request()
+    described, like = asked.communicator.scenario(nccl=nccl), asked.call
     limited = fail_above is not None or fail_on_change
     if exchanged:
         exchanges.check_plain(exchanged, like)
@@ -480,7 +477,7 @@ def command(
         return
     if len(releases) > 1:
         raise BadInput(f"more than two releases: {', '.join(filter(None, (nccl, *releases)))}; name two, BEFORE AFTER")
-    query = DiffQuery(asked, whole, sizes, beyond or (bool(releases) and not json_wanted()))
+    beyond = beyond or (bool(releases) and not json_wanted())
     ways, compared = [], []
     for changes in each_of([*(f"nccl={name}" for name in releases), *assignments]):
         after = options.after(described, changes)
@@ -496,15 +493,13 @@ def command(
         old = Side(described, asked.low, asked.high, whole)
         new = Side(after, asked.low, asked.high, whole, near=old)
         requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
-        compared.append(_compared(old, new, requests, query))
+        compared.append(_compared(old, new, requests, asked, sizes, beyond))
     if exchanged:
         exchanges.show_changes(ways)
         return
-    if json_wanted():
-        print_json([one.record() for one in compared], "comparisons")
-    else:
+    if not shown_as_json(compared, "comparisons"):
         for one in compared:
-            _print(one, fail_above)
+            _print(one, asked.by_nccl, fail_above)
     every_change = [change for one in compared for change in one.every_change]
     if fail_on_change:
         fail_on_changes(every_change)
@@ -512,24 +507,15 @@ def command(
 
 
 @dataclass(frozen=True, slots=True)
-class DiffQuery:
-    """What to compare: at which additional sizes, and whether to show differences other than picks."""
-
-    asked: options.CommunicatorQuestion
-    whole: bool
-    sizes: Sequence[int] | None
-    beyond: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ComparedSides:
-    """The two sides of a comparison, with everything that was compared."""
+    """The two sides of a comparison, with everything that was compared; ``sizes`` is None if no single sizes were
+    asked for.
+    """
 
     old: Side
     new: Side
-    query: DiffQuery
     changes: Mapping[Request, list[PickChange]]
-    sizes: Mapping[Request, list[AtSize]]
+    sizes: Mapping[Request, list[AtSize]] | None
     upgrade: Upgrade | None
 
     @property
@@ -537,33 +523,40 @@ class ComparedSides:
         """The changes of all collectives in one list."""
         return list(chain(*self.changes.values()))
 
-    def record(self) -> Mapping[str, object]:
+    @property
+    def every_size(self) -> list[AtSize]:
+        """The answers at single sizes of all collectives in one list."""
+        return list(chain(*(self.sizes or {}).values()))
+
+    def as_json(self) -> Mapping[str, object]:
         """The record for JSON: both sides, the answers at single sizes, the changes, and other differences."""
         sides = {"before": self.old.scenario.heading, "after": self.new.scenario.heading}
-        sizes = {} if self.query.sizes is None else {"sizes": list(chain(*self.sizes.values()))}
+        sizes = {} if self.sizes is None else {"sizes": self.every_size}
         return {**sides, **sizes, **to_json(self.upgrade or {"changes": self.every_change})}
 
 
-def _compared(old: Side, new: Side, requests: Sequence[Request], query: DiffQuery) -> ComparedSides:
+def _compared(
+    old: Side,
+    new: Side,
+    requests: Sequence[Request],
+    asked: options.CommunicatorQuestion,
+    sizes: Sequence[int] | None,
+    beyond: bool,
+) -> ComparedSides:
     changes = {request: diff(old, new, request) for request in requests}
-    sizes: dict[Request, list[AtSize]] = {}
-    if query.sizes is not None:
-        sizes = {request: at_sizes(old, new, request, query.sizes) for request in requests}
-    if query.asked.times is not None:
+    at = None if sizes is None else {request: at_sizes(old, new, request, sizes) for request in requests}
+    if asked.times is not None:
         from tuner.answers.diff import CalibratedSides
 
-        calibrated = CalibratedSides(query.asked.times, old, new, requests[0].buffers)
-        sizes = {request: calibrated.sizes(request, ones) for request, ones in sizes.items()}
+        calibrated = CalibratedSides(asked.times, old, new, requests[0].buffers)
+        at = None if at is None else {request: calibrated.sizes(request, ones) for request, ones in at.items()}
         changes = {request: calibrated.changes(request, ones) for request, ones in changes.items()}
-    found = None
-    if query.beyond or query.asked.libnccl is not None:
-        found = upgrade(old, new, changes, query.asked.libnccl)
-    return ComparedSides(old, new, query, changes, sizes, found)
+    found = upgrade(old, new, changes, asked.libnccl) if beyond or asked.libnccl is not None else None
+    return ComparedSides(old, new, changes, at, found)
 
 
-def _print(one: ComparedSides, limit: float | None) -> None:
-    old, new, by_nccl, found = one.old.scenario, one.new.scenario, one.query.asked.by_nccl, one.upgrade
-    sizes = list(chain(*one.sizes.values()))
+def _print(one: ComparedSides, by_nccl: bool, limit: float | None) -> None:
+    old, new, found, sizes = one.old.scenario, one.new.scenario, one.upgrade, one.every_size
     if sizes and limit is None:
         say(f"{pick_changes(one.every_change) or 'no pick changes'}; at the sizes below {gains(sizes)}")
     else:
@@ -576,7 +569,7 @@ def _print(one: ComparedSides, limit: float | None) -> None:
     say(f"before: {old.heading}\nafter:  {new.heading}\n")
     for request, changes in one.changes.items():
         name = request.collective.name
-        if sizes:
+        if one.sizes:
             _print_sizes(name, one.sizes[request], by_nccl)
         print_changes(f"{name}: where the pick changes" if sizes else name, changes, by_nccl=by_nccl)
     print_whose([*(each.calibrated for each in sizes), *(each.calibrated for each in one.every_change)])
@@ -584,7 +577,7 @@ def _print(one: ComparedSides, limit: float | None) -> None:
         print_upgrade(found, old.nccl, new.nccl)
     print_learnt(*(side.resolve().release for side in (old, new)))
     if alike := [request.collective.name for request, changes in one.changes.items() if not changes]:
-        say(f"{SAME if one.query.whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
+        say(f"{SAME if one.old.whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
 
 
 SAME = "the same"

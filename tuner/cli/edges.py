@@ -101,7 +101,7 @@ def command(
                 "allreduce --engine ..."
             )
         group = engine.group(asked.communicator, engine.names[0])
-        show_borders(group, asked.call.request(Collective.AllReduce), asked.low or 1, asked.high)
+        show_borders(group, asked.call, asked.low or 1, asked.high)
         return
     if over == "bytes":
         _over_sizes(collectives, every, asked)
@@ -114,7 +114,7 @@ def command(
 def _over_sizes(collectives: Sequence[Collective], every: bool, asked: options.CommunicatorQuestion) -> None:
     described, low, high = asked.scenario(), asked.low, asked.high
     selection = Selection(described.communicator())
-    requests = options.runnable({"here": selection}, collectives, asked.call.request())
+    requests = options.runnable({"here": selection}, collectives, asked.call)
     for request in requests:
         options.note_call(described, request)
     records = {request.collective: answers(selection, request, low, high).records(request) for request in requests}
@@ -172,7 +172,7 @@ def _over_counts(
     asked: options.CommunicatorQuestion,
 ) -> None:
     described, call, what = asked.scenario(), asked.call, over.of.value
-    like, low, high = call.request(), over.low, over.high
+    like, low, high = call, over.low, over.high
     if over.of is Axis.nodes:
         low, high = max(low, described.node_counts[0]), min(high, described.node_counts[1])
         if described.nodes != 1 and described.from_log is None:

@@ -1,7 +1,8 @@
 """The options ``--engine`` and ``--serve``: which implementation carries an AllReduce of a serving engine."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,7 @@ from tuner.base.names import DataType
 from tuner.base.numerics import is_time
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.command import F, flag, option, stacked
+from tuner.cli.command import F, flag, option, packing, stacked
 from tuner.cli.output import (
     human_bytes,
     json_wanted,
@@ -23,6 +24,7 @@ from tuner.cli.output import (
     print_table,
     progress,
     say,
+    shown_as_json,
     verdict,
 )
 from tuner.emulator.request import Request
@@ -32,7 +34,7 @@ from tuner.release.environment import parse_assignments
 if TYPE_CHECKING:  # what an engine needs is loaded for one
     from tuner.answers.serving import CarriedCall, CarriedSizes, ServedGroup
 
-HEADING = "Serving engine"
+of_engine = partial(option, heading="Serving engine")
 
 
 class EngineName(click.ParamType):  # type: ignore[type-arg]
@@ -99,64 +101,48 @@ def engine_options(several: bool = False, untabled: bool = False) -> Callable[[F
     ``several``: more than one engine is allowed. ``untabled``: releases without a table are allowed.
     """
 
-    def decorated(function: F) -> F:
-        def asking(*arguments: Any, **given: Any) -> Any:
-            names = tuple(given.pop("engine"))
-            if len(names) > 1 and not several:
-                raise BadInput(
-                    f"--engine: {' and '.join(names)} cannot both be asked; name one of them ('diff' compares two)"
-                )
-            own = EngineOptions(
-                names,
-                tuple(given.pop("engine_arg")),
-                given.pop("hidden_size"),
-                given.pop("eager"),
+    def packed(given: dict[str, Any]) -> Mapping[str, Any]:
+        names, arguments = tuple(given.pop("engine")), tuple(given.pop("engine_arg"))
+        if len(names) > 1 and not several:
+            raise BadInput(
+                f"--engine: {' and '.join(names)} cannot both be asked; name one of them ('diff' compares two)"
             )
-            if not own.names:
-                if own.arguments or own.hidden_size or own.eager:
-                    raise BadInput("--engine-arg, --hidden-size and --eager only apply with --engine: add it")
-                return function(*arguments, engine=None, **given)
-            return function(*arguments, engine=own, **given)
+        own = EngineOptions(names, arguments, given.pop("hidden_size"), given.pop("eager"))
+        if not names and (arguments or own.hidden_size or own.eager):
+            raise BadInput("--engine-arg, --hidden-size and --eager only apply with --engine: add it")
+        return {"engine": own if names else None}
 
-        asking.__name__, asking.__doc__ = function.__name__, function.__doc__
-        asking.__dict__ |= function.__dict__
-        made: F = asking  # type: ignore[assignment]
-        says = "Serving engine that makes the AllReduce, with its release, as in vllm@0.33.0"
-        return stacked(
-            made,
-            option(
-                "--engine",
-                f"{says}; give two to compare them." if several else f"{says}.",
-                type=EngineName(untabled),
-                metavar="ENGINE[@RELEASE]",
-                heading=HEADING,
-                multiple=True,
-            ),
-            option(
-                "--engine-arg",
-                "Argument that the engine is started with, such as disable-custom-all-reduce; repeatable.",
-                multiple=True,
-                metavar="NAME[=VALUE]",
-                heading=HEADING,
-            ),
-            option(
-                "--hidden-size",
-                "Number of columns of the engine's tensors; needed if a limit of the engine is in rows.",
-                type=click.IntRange(1),
-                metavar="N",
-                heading=HEADING,
-            ),
-            flag("--eager", "The engine runs eagerly: its calls are not captured in CUDA graphs.", heading=HEADING),
-        )
-
-    return decorated
+    says = "Serving engine that makes the AllReduce, with its release, as in vllm@0.33.0"
+    return lambda function: packing(
+        function,
+        packed,
+        of_engine(
+            "--engine",
+            f"{says}; give two to compare them." if several else f"{says}.",
+            type=EngineName(untabled),
+            metavar="ENGINE[@RELEASE]",
+            multiple=True,
+        ),
+        of_engine(
+            "--engine-arg",
+            "Argument that the engine is started with, such as disable-custom-all-reduce; repeatable.",
+            multiple=True,
+            metavar="NAME[=VALUE]",
+        ),
+        of_engine(
+            "--hidden-size",
+            "Number of columns of the engine's tensors; needed if a limit of the engine is in rows.",
+            type=click.IntRange(1),
+            metavar="N",
+        ),
+        of_engine("--eager", "The engine runs eagerly: its calls are not captured in CUDA graphs.", is_flag=True),
+    )
 
 
 def show_carriers(group: "ServedGroup", request: Request, sizes_bytes: Sequence[int]) -> None:
     """Prints which implementation carries each size, and NCCL's pick if it is NCCL."""
     calls = group.calls(request, sizes_bytes)
-    if json_wanted():
-        print_json({"engine": group.release.name, "calls": to_json(calls)})
+    if shown_as_json({"engine": group.release.name, "calls": calls}):
         return
     title = f"{request.title} of {group.release.name} on {group.scenario.title}"
     print_table(
@@ -297,71 +283,50 @@ def show_comparison(group: "ServedGroup", sizes_bytes: Sequence[int] | None) -> 
         click.get_current_context().exit(1 if found.mismatches else 3)
 
 
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """Values of :func:`serve_options`: how a model is served."""
-
-    batch: int
-    chunk: int
-    draft_tokens: int
-    attention_dp: bool
-
-
-SERVING = "Step of a served model"
+serving = partial(option, heading="Step of a served model")
+SERVED = ("batch", "chunk", "draft_tokens", "attention_dp")  # the parameters of these options beside ``serve``
 
 
 def serve_options(function: F) -> F:
-    """The options of a served model, for the parameter ``serve`` (None without --serve)."""
-
-    def asking(*arguments: Any, **given: Any) -> Any:
-        wanted = given.pop("serve")
-        names = ("batch", "chunk", "draft_tokens", "attention_dp")
-        values = {name: given.pop(name) for name in names}
-        return function(*arguments, serve=ServeOptions(**values) if wanted else None, **given)
-
-    asking.__name__, asking.__doc__ = function.__name__, function.__doc__
-    asking.__dict__ |= function.__dict__
-    made: F = asking  # type: ignore[assignment]
+    """The options of a served model: ``serve``, and the parameters ``SERVED``, named as
+    :class:`tuner.answers.serving_calls.ServedModel` has them.
+    """
     return stacked(
-        made,
+        function,
         flag(
             "--serve",
             "Price a decoding step and a prefill chunk of --model under --engine, instead of a training step.",
         ),
-        option(
+        serving(
             "--batch",
             "Number of sequences that are decoded together.",
             type=click.IntRange(1),
             default=64,
-            heading=SERVING,
         ),
-        option(
-            "--chunk", "Number of tokens of a prefill chunk.", type=click.IntRange(1), default=8192, heading=SERVING
-        ),
-        option(
+        serving("--chunk", "Number of tokens of a prefill chunk.", type=click.IntRange(1), default=8192),
+        serving(
             "--draft-tokens",
             "Number of speculative (draft) tokens per sequence.",
             type=click.IntRange(0),
             default=0,
-            heading=SERVING,
         ),
-        flag(
+        serving(
             "--attention-dp",
             "Attention is data-parallel over the ranks among which the experts are split.",
-            heading=SERVING,
+            is_flag=True,
         ),
     )
 
 
 def show_served_step(
     engine: EngineOptions | None,
-    serve: ServeOptions,
+    served_as: Mapping[str, Any],
     model: str | None,
     job: str | None,
     communicator: options.CommunicatorOptions,
     dtype: DataType | None,
 ) -> None:
-    """Prints the calls of a decoding step and a prefill chunk.
+    """Prints the calls of a decoding step and a prefill chunk of a model; ``served_as`` has the values of ``SERVED``.
 
     BadInput without an engine or a model, and for options that do not apply to a model's step.
     """
@@ -378,21 +343,12 @@ def show_served_step(
     if ignored := [says for says, is_given in given.items() if is_given]:
         raise BadInput(f"with --serve, {'; '.join(ignored)}; remove {'it' if len(ignored) == 1 else 'them'}")
     degrees = _degrees(job)
-    served = ServedModel(
-        model,
-        degrees.get("tp", 1),
-        degrees.get("ep", 1),
-        serve.batch,
-        serve.chunk,
-        serve.draft_tokens,
-        serve.attention_dp,
-    )
+    served = ServedModel(model, degrees.get("tp", 1), degrees.get("ep", 1), **served_as)
     if dtype is not None:
         served = replace(served, dtype=dtype)
     group = engine.group(communicator, engine.names[0])
     found = served_step(group.scenario, engine.names[0], served, group.environment, engine.arguments)
-    if json_wanted():
-        print_json(to_json(found))
+    if shown_as_json(found):
         return
     for phase, says in (
         (DECODE, f"one step of {served.batch} sequences"),
@@ -439,8 +395,7 @@ def _degrees(job: str | None) -> dict[str, int]:
 def show_borders(group: "ServedGroup", request: Request, low_bytes: int, high_bytes: int) -> None:
     """Prints the ranges of sizes that each implementation carries."""
     found = group.ranges(request, low_bytes, high_bytes)
-    if json_wanted():
-        print_json({"engine": group.release.name, "ranges": to_json(found)})
+    if shown_as_json({"engine": group.release.name, "ranges": found}):
         return
     title = f"{request.title} of {group.release.name} on {group.scenario.title}"
     print_table(title, ("from", "to", "carried by"), map(_range_row, found))

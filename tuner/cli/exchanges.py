@@ -19,8 +19,9 @@ from tuner.answers.mixed import CallInKernel, MixedAnswer
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, DataType, PeerCall
+from tuner.base.view import plain
 from tuner.cli import times
-from tuner.cli.output import human_bytes, json_wanted, plural, print_json, print_table, say, shown_as_json
+from tuner.cli.output import human_bytes, plural, print_table, say, shown_as_json
 from tuner.emulator.p2p.plan import POINT_TO_POINT
 from tuner.emulator.request import Request
 from tuner.scenario import Scenario
@@ -136,7 +137,7 @@ def _call(kernel: int, call: CallInKernel) -> tuple[object, ...]:
 def _transfer(kernel: int, transfer: TransferAnswer) -> tuple[object, ...]:
     return (
         kernel,
-        "-" if transfer.round is None else transfer.round,
+        plain(transfer.round),
         "to" if transfer.sends else "from",
         transfer.peer,
         human_bytes(transfer.bytes),
@@ -196,8 +197,7 @@ SAME_WAY = "every message is sent in the same way at every size"
 
 def show_changes(found: Sequence[ExchangeComparison]) -> None:
     """Prints every comparison."""
-    if json_wanted():
-        print_json(found, "comparisons")
+    if shown_as_json(found, "comparisons"):
         return
     for one in found:
         ranges = plural(len(one.changes), "range")

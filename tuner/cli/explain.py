@@ -14,12 +14,11 @@ from tuner.base.errors import BadInput
 from tuner.base.findings import words
 from tuner.base.names import Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import is_time
-from tuner.base.records import to_json
 from tuner.base.trace import TraceStep
 from tuner.cli import options
 from tuner.cli.command import excludes, has
 from tuner.cli.engine import EngineOptions, engine_options, show_story
-from tuner.cli.output import human_bytes, json_wanted, number, print_json, print_table, say, shown_as_json
+from tuner.cli.output import human_bytes, json_wanted, number, print_table, say, shown_as_json
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -119,7 +118,7 @@ def command(
     log = asked.communicator["log"]
     if log and not json_wanted():
         _print_log(Path(log), asked.communicator["log_communicator"])
-    described, request = asked.scenario(), asked.call.request(collective)
+    described, request = asked.scenario(), replace(asked.call, collective=collective)
     options.note_call(described, request)
     if Selection(described.communicator()).may_leave_classic_path(request):
         _explain_off_classic_path(described, request, size, asked.times)
@@ -136,7 +135,7 @@ def _explain_engine(
 ) -> None:
     """Explains which of the engine's implementations carries the call, and if it is NCCL, how NCCL picks."""
     group = engine.group(asked.communicator, engine.names[0])
-    request = asked.call.request(collective)
+    request = replace(asked.call, collective=collective)
     call = show_story(group, request, size)
     carrier = group.release.named(call.carrier)
     found: Explanation | WindowExplanation | None = None
@@ -146,8 +145,7 @@ def _explain_engine(
             if carrier.windows
             else explain(group.nccls_scenario, request, size)
         )
-    if json_wanted():
-        print_json({"engine": group.release.name, "call": to_json(call), "explanation": to_json(found)})
+    if shown_as_json({"engine": group.release.name, "call": call, "explanation": found}):
         return
     title = f"{collective.name} of {human_bytes(size)} on {group.nccls_scenario.title}"
     if isinstance(found, WindowExplanation):

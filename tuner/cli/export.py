@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from tuner.answers.exports.timed import Times
-from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import replacing, write_bytes, write_text
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
@@ -23,6 +22,7 @@ from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
+    from tuner.answers.alone import ScheduledCall
     from tuner.answers.calibrated import TimesWanted
 
 SCHEDULES = ("csv", "goal", "chakra")
@@ -73,7 +73,7 @@ def command(
     nics_gbs: float | None,
     low: int | None,
     high: int,
-    call: options.CallOptions,
+    call: Request,
     times: "TimesWanted | None",
     wire: bool,
     root: int,
@@ -109,8 +109,8 @@ def command(
     if kind in SCHEDULES:
         if len(collectives) != 1 or sizes is None or len(sizes) != 1:
             raise BadInput(f"{kind} writes the schedule of a single call: name one COLLECTIVE and one --bytes SIZE")
-        query = ScheduleQuery(collectives[0], sizes[0], call, root, rank, peer)
-        _schedule(communicator.without("tuner").scenario(), query, kind, wire, out)
+        described = communicator.without("tuner").scenario()
+        _write_schedule(_scheduled(described, collectives[0], sizes[0], call, root, (rank, peer)), kind, wire, out)
         return
     for each in collectives:  # which says why, of others
         options.Named(Collective, "collective").convert(each.name, None, None)
@@ -121,7 +121,7 @@ def command(
     if kind in ("choices", "compiled"):
         if times is not None:
             raise BadInput(f"{kind} only has picks with NCCL's own times: remove --time and --calibration")
-        like = call.request()
+        like = call
         if kind == "compiled":
             _compiled(described, like, named, out)
             return
@@ -192,39 +192,32 @@ def _write(text: str, out: Path | None) -> None:
         write_text(out, text)
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleQuery:
-    """A call whose schedule is requested, with root, rank and peer if its kind has them."""
-
-    function: Collective | PeerCall
-    bytes: int
-    call: options.CallOptions
-    root: int
-    rank: int
-    peer: int
-
-
 MOST_SCHEDULED = 16_384  # ranks: a file of so many has hundreds of megabytes
 
 
-def _schedule(described: Scenario, query: ScheduleQuery, kind: str, wire: bool, out: Path | None) -> None:
+def _scheduled(
+    described: Scenario, function: Collective | PeerCall, size: int, call: Request, root: int, ends: tuple[int, int]
+) -> "ScheduledCall":
+    """The schedule of a call of ``size`` bytes; ``ends`` are the rank and the peer of a send or receive."""
     from tuner.answers import alone
     from tuner.answers.exchanges import ExchangeQuery
-    from tuner.answers.exports import schedules
     from tuner.emulator.p2p.plan import POINT_TO_POINT
 
-    function, call = query.function, query.call
     if described.ranks > MOST_SCHEDULED:
         raise BadInput(f"schedules are written for up to {MOST_SCHEDULED:,} ranks, not for {described.ranks:,}")
-    if query.root and function not in (*ROOTED, PeerCall.Gather, PeerCall.Scatter):
+    if root and function not in (*ROOTED, PeerCall.Gather, PeerCall.Scatter):
         raise BadInput(f"--root: {function.name} has no root; valid for {ROOTED_WORDS}")
-    if (query.rank, query.peer) != (0, 1) and function not in POINT_TO_POINT:
+    if ends != (0, 1) and function not in POINT_TO_POINT:
         raise BadInput(f"--rank and --peer only apply to send and recv; all ranks take part in {function.name}")
     if isinstance(function, Collective):
-        made = alone.of_collective(described, Request(function, call.dtype, call.op), query.bytes, query.root)
-    else:
-        ends = (query.rank, query.peer) if function in POINT_TO_POINT else (0, query.root)
-        made = alone.of_exchange(described, ExchangeQuery(function, [query.bytes], call.dtype, *ends))
+        return alone.of_collective(described, Request(function, call.dtype, call.op), size, root)
+    ends = ends if function in POINT_TO_POINT else (0, root)
+    return alone.of_exchange(described, ExchangeQuery(function, [size], call.dtype, *ends))
+
+
+def _write_schedule(made: "ScheduledCall", kind: str, wire: bool, out: Path | None) -> None:
+    from tuner.answers.exports import schedules
+
     if wire and kind == "csv":
         raise BadInput("csv always has both bytes and wire_bytes: remove --wire")
     if kind == "chakra":

@@ -16,7 +16,7 @@ from tuner.base.printable import label
 from tuner.base.view import csv_lines
 from tuner.bench.decide import Decided, DecidedRow
 from tuner.cli import options
-from tuner.cli.command import F, stacked
+from tuner.cli.command import F, packing
 from tuner.cli.output import json_wanted
 from tuner.jobs.workload.priced import Budget, CallPrice, MeasuredPrice, PriceOf
 
@@ -33,9 +33,10 @@ class Metric:
 
 
 def export_options(function: F) -> F:
-    """Options for the parameters ``as_csv``, ``parquet`` and ``as_prometheus``."""
-    return stacked(
+    """Options for the parameter ``exports``."""
+    return packing(
         function,
+        lambda given: {"exports": Exports(given.pop("as_csv"), given.pop("parquet"), given.pop("as_prometheus"))},
         options.csv_option,
         options.file_option("--parquet", "FILE", "Write the same rows as parquet; needs polars (nccl-tuner[parquet])."),
         options.flag(
@@ -156,30 +157,18 @@ def of_decision(decided: Decided) -> Iterator[Metric]:
         *((_row_labels(row, "true"), row) for row in decided.kept),
         *((_row_labels(row, "false"), row) for row in decided.dropped),
     ]
-    name = "nccl_tuner_decide"
-    yield Metric(f"{name}_gain_ratio", "Gain of a row, as a share of 1.", [(labels, row.gain) for labels, row in rows])
-    yield Metric(
-        f"{name}_gain_low_ratio",
-        "Lower end of the interval of a row's gain.",
-        [(labels, row.gain_low) for labels, row in rows],
-    )
-    yield Metric(
-        f"{name}_probability",
-        "Probability that a row gains, corrected for all rows together.",
-        [(labels, row.probability) for labels, row in rows],
-    )
     files = [({"file": file.file, "ranks": file.ranks, "nodes": file.nodes}, file) for file in decided.files]
-    yield Metric(
-        f"{name}_regret_before_ratio",
-        "By which share NCCL's picks take longer than the best measured choice, mean over sizes.",
-        [(labels, file.regret_before) for labels, file in files],
-    )
-    yield Metric(
-        f"{name}_regret_after_ratio",
-        "By which share the table's choices take longer than the best measured choice, mean over sizes.",
-        [(labels, file.regret_after) for labels, file in files],
-    )
-    yield Metric(f"{name}_rows", "Number of rows of the table.", [({"table": decided.table}, float(len(decided.kept)))])
+    longer = "take longer than the best measured choice, mean over sizes."
+    for name, says, field_name, of in (
+        ("gain_ratio", "Gain of a row, as a share of 1.", "gain", rows),
+        ("gain_low_ratio", "Lower end of the interval of a row's gain.", "gain_low", rows),
+        ("probability", "Probability that a row gains, corrected for all rows together.", "probability", rows),
+        ("regret_before_ratio", f"By which share NCCL's picks {longer}", "regret_before", files),
+        ("regret_after_ratio", f"By which share the table's choices {longer}", "regret_after", files),
+    ):
+        yield Metric(f"nccl_tuner_decide_{name}", says, [(labels, getattr(each, field_name)) for labels, each in of])
+    count = [({"table": decided.table}, float(len(decided.kept)))]
+    yield Metric("nccl_tuner_decide_rows", "Number of rows of the table.", count)
 
 
 def _row_labels(row: DecidedRow, kept: str) -> dict[str, object]:

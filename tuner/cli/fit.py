@@ -12,7 +12,7 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import write_text
 from tuner.base.names import Collective
 from tuner.base.printable import RETURN
-from tuner.base.view import columns_of
+from tuner.base.view import columns_of, in_percent
 from tuner.cli import options
 from tuner.cli.command import FILE, Group, has, lacks, missing_of, needs, only
 from tuner.cli.cost import values
@@ -373,9 +373,7 @@ def calibration_command(
         if why := _unhealthy(path, made.machine, site, given):
             say(f"note: {path}: {why}; a calibration made from it takes such times as normal", err=True)
     rows = sum(each.rows for each in made.measured)
-    if json_wanted():
-        print_json({"file": out, "name": made.name, "machine": made.machine, "measured": made.measured})
-    else:
+    if not shown_as_json({"file": out, "name": made.name, "machine": made.machine, "measured": made.measured}):
         of_tables = ", ".join(each.name for each in made.measured)
         done = "fitted to" if update is None else f"{update} updated by"
         click.echo(f"{out}: {made.machine}, {done} {plural(rows, 'row')} of {of_tables}")
@@ -449,10 +447,10 @@ def _print_file(held: FileAccuracy) -> None:
             kind,
             each.rows,
             each.extrapolated,
-            _percent(each.mean_absolute_error),
-            _percent(each.nccl_model_error),
-            _percent(each.coverage_90),
-            f"± {_percent(each.half_width_90)}",
+            in_percent(each.mean_absolute_error),
+            in_percent(each.nccl_model_error),
+            in_percent(each.coverage_90),
+            f"± {in_percent(each.half_width_90)}",
         )
         for kind, each in (("collectives", held.collectives), ("point to point", held.point_to_point))
         if each is not None
@@ -477,18 +475,14 @@ def _print_splits(results: tuple[SplitResult, ...]) -> None:
             each.split.kind,
             each.split.machine,
             each.rows,
-            *(_percent(each.errors[model]) for model in models),
-            _percent(each.coverage),
-            f"± {_percent(each.half_width)}",
+            *(in_percent(each.errors[model]) for model in models),
+            in_percent(each.coverage),
+            f"± {in_percent(each.half_width)}",
         )
         for each in results
     ]
     columns = ("carried over", "machine", "rows", *models, "covered", "half-width")
     print_table("mean absolute errors on times that were held out of the fit", columns, rows)
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
 
 
 VERBS = {

@@ -18,6 +18,7 @@ from tuner.base.errors import BadInput
 from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, Op, PeerCall
+from tuner.base.view import plain
 from tuner.cli import options
 from tuner.cli.command import excludes
 from tuner.cli.options import ROOTED, ROOTED_WORDS
@@ -161,7 +162,7 @@ def show_group(
     calls: list[GivenCall], described: Scenario, asked: options.CommunicatorQuestion, rank: int, in_full: bool
 ) -> None:
     """Prints what NCCL does with the calls, or libnccl's answer. BadInput for what a group cannot contain."""
-    like = asked.call.request()
+    like = asked.call
     if asked.libnccl is not None:
         from tuner.answers import library
 
@@ -232,7 +233,7 @@ def print_group(title: str, answer: GroupAnswer) -> None:
     rows = [
         (
             number,
-            _known(each.call),
+            plain(each.call),
             _named(each.collective),
             _size(each.bytes),
             _named(each.dtype),
@@ -240,24 +241,20 @@ def print_group(title: str, answer: GroupAnswer) -> None:
             kernel.channels if kernel.bypass else len(each.channels),
             _range(each.channels),
             kernel.threads,
-            _known(each.choice),
+            plain(each.choice),
         )
         for number, kernel in enumerate(answer.kernels)
         for each in kernel.calls
     ]
     print_table(title, COLUMNS, rows)
     choices = [
-        (number, _named(each.collective), _size(each.bytes), each.pipelined, _known(each.time_us))
+        (number, _named(each.collective), _size(each.bytes), each.pipelined, plain(each.time_us))
         for number, each in enumerate(answer.choices)
     ]
     if choices:
         print_table("Chosen together", ("choice", "collective", "bytes", "numPipeOps", "NCCL us"), choices)
     if any(kernel.bypass for kernel in answer.kernels):
         say(BYPASSED)
-
-
-def _known(value: object) -> object:
-    return "-" if value is None else value
 
 
 def _named(value: Enum | None) -> str:

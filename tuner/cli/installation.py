@@ -14,7 +14,7 @@ from click.shell_completion import get_completion_class
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleUnavailable, TunerError, one_of
-from tuner.base.extras import EXTRAS, FOLDER, MissingExtra, bindings
+from tuner.base.extras import EXTRAS, FOLDER, Extra, MissingExtra, bindings
 from tuner.base.files import cache_folder
 from tuner.cli import options
 from tuner.cli.communicator_options import ReleaseName
@@ -37,16 +37,6 @@ class InstalledPart:
 
 
 @dataclass(frozen=True, slots=True)
-class ExtraFound:
-    """An extra, and those of its packages that are not installed."""
-
-    name: str
-    gives: str
-    missing: tuple[str, ...]
-    install: str
-
-
-@dataclass(frozen=True, slots=True)
 class CachedLibrary:
     """A libnccl in the cache."""
 
@@ -65,7 +55,7 @@ class Installation:
     platform: str
     folder: Path
     parts: tuple[InstalledPart, ...]
-    extras: tuple[ExtraFound, ...]
+    extras: tuple[Extra, ...]
     cache: Path
     cached: tuple[CachedLibrary, ...]
     installed_nccl: tuple[CachedLibrary, ...]  # as packages of Python
@@ -85,7 +75,7 @@ def inspect() -> Installation:
         platform=f"{sys.platform} {platform.machine()}",
         folder=Path(__file__).resolve().parents[1],
         parts=(*_objects(), *_modules(), _oracle(), _cache()),
-        extras=tuple(ExtraFound(each.name, each.gives, each.missing, each.install) for each in EXTRAS),
+        extras=EXTRAS,
         cache=cache_folder(),
         cached=tuple(_cached()),
         installed_nccl=tuple(_installed()),

@@ -6,6 +6,7 @@ from itertools import groupby
 
 from tuner.answers.launches import LaunchAnswer
 from tuner.base.names import Protocol
+from tuner.base.view import plain
 from tuner.cli.graphs import alike, numbers_in_words, print_across
 from tuner.cli.output import human_bytes, print_table, say
 from tuner.emulator.launches import ChannelShare, LaunchedKernel, Sharing, SymmetricLaunch, SymmetricWork, Work
@@ -38,13 +39,9 @@ def print_launch(title: str, answer: LaunchAnswer) -> None:
     rings = {ring.channel: (" ".join(map(str, ring.nodes)),) for ring in answer.node_rings}
     if any(len(ring.nodes) > 1 for ring in answer.node_rings):
         print_table("Rings of nodes", ("channels", "nodes in their order"), alike(rings))
-    trees = {tree.channel: (" ".join(map(_parent, tree.parents)),) for tree in answer.node_trees}
+    trees = {tree.channel: (" ".join(str(plain(node)) for node in tree.parents),) for tree in answer.node_trees}
     if any(len(tree.parents) > 1 for tree in answer.node_trees):
         print_table("Trees of nodes", ("channels", "parent of each node"), alike(trees))
-
-
-def _parent(node: int | None) -> str:
-    return "-" if node is None else str(node)
 
 
 def _print_kernel(kernel: LaunchedKernel) -> None:

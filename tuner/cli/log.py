@@ -17,6 +17,7 @@ from tuner.cli.command import FILE, option, stacked
 from tuner.cli.communicator_options import fact_options, release_option
 from tuner.cli.options import Named
 from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, say, show
+from tuner.emulator.request import Request
 from tuner.machine import graphs, topology
 from tuner.release.environment import parse_assignments
 from tuner.scenario.logs import importer
@@ -75,7 +76,7 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
 def command(
     file: Path,
     checked: bool,
-    call: options.CallOptions,
+    call: Request,
     topology: Path | None,
     graphs: Path | None,
     nccl: str | None,
@@ -110,7 +111,7 @@ def command(
     if checked:
         _check(imported, call)
         return
-    if call != options.CallOptions():
+    if call != options.PLAIN:
         raise BadInput("--dtype and --op only apply with --check")
     if json_wanted():
         print_json(_record(imported))
@@ -118,7 +119,7 @@ def command(
         _print(imported)
 
 
-def _check(imported: Imported, call: options.CallOptions) -> None:
+def _check(imported: Imported, call: Request) -> None:
     from tuner.cli.check import print_log
     from tuner.oracle.conformance.check_log import compare
 

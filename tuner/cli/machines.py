@@ -155,8 +155,7 @@ def _print_nearest(file: Path, gpu: str | None) -> None:
     from tuner.machine.listings.complete import ranked
 
     every = ranked(_shape(file, gpu))
-    if json_wanted():
-        print_json({"file": str(file), "machines": to_json(every)})
+    if shown_as_json({"file": str(file), "machines": every}):
         return
     rows = [
         (near.machine, *(", ".join(said) or "-" for said in (near.agrees, (*near.differs, *near.others))))

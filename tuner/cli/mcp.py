@@ -7,6 +7,7 @@ are computed one by one in the main thread, the only thread in which a timer can
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -97,9 +98,9 @@ def _serve_lines(messages: "AgentMessages") -> None:
 def _serve_http(messages: "AgentMessages", port: int) -> None:
     from http.server import HTTPServer
 
-    from tuner.cli.mcp_http import handler_of
+    from tuner.cli.mcp_http import Handler
 
-    with HTTPServer(("127.0.0.1", port), handler_of(messages, MOST_MESSAGE_BYTES)) as server:
+    with HTTPServer(("127.0.0.1", port), partial(Handler, messages, MOST_MESSAGE_BYTES)) as server:
         address: Any = server.server_address
         click.echo(f"nccl-tuner: http://127.0.0.1:{address[1]}/mcp", err=True)
         server.serve_forever()

@@ -7,7 +7,7 @@ the port, too, requests from other origins, and to other host names than this co
 import re
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import ClassVar
+from typing import Any
 
 from tuner.base.expressions import expression
 from tuner.cli.mcp_messages import JSON, VERSIONS, AgentMessages
@@ -17,24 +17,14 @@ IDLE_S = 10  # that a client may take to send its request: others wait for it
 _HERE = expression(r"(?:https?://)?(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?", re.I)
 
 
-def handler_of(messages: AgentMessages, most_bytes: int) -> type[BaseHTTPRequestHandler]:
-    """Makes the class that answers requests with ``messages``; request bodies have at most ``most_bytes`` bytes."""
+class Handler(BaseHTTPRequestHandler):
+    """Answers requests with ``messages``; request bodies have at most ``most_bytes`` bytes."""
 
-    class Handler(_Handler):
-        def reply(self, body: bytes) -> bytes | None:
-            return messages.answer(body)
-
-        most = most_bytes
-
-    return Handler
-
-
-class _Handler(BaseHTTPRequestHandler):
     timeout = IDLE_S
-    most: ClassVar[int]
 
-    def reply(self, body: bytes) -> bytes | None:
-        raise NotImplementedError
+    def __init__(self, messages: AgentMessages, most_bytes: int, *request: Any) -> None:
+        self.messages, self.most = messages, most_bytes
+        super().__init__(*request)  # which handles the request
 
     def do_POST(self) -> None:
         """Answers a message; the status is 202 if it needs no answer."""
@@ -46,7 +36,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._end(HTTPStatus.LENGTH_REQUIRED, "valid: Content-Length")
         elif int(length) > self.most:
             self._end(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"valid: messages up to {self.most} bytes")
-        elif (reply := self.reply(self.rfile.read(int(length)))) is None:
+        elif (reply := self.messages.answer(self.rfile.read(int(length)))) is None:
             self._end(HTTPStatus.ACCEPTED)
         else:
             self._end(HTTPStatus.OK, reply, JSON)

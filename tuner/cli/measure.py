@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Collective, Protocol, by_name
 from tuner.base.sizes import size_bytes
@@ -23,6 +22,7 @@ from tuner.cli import options
 from tuner.cli.command import F, Parsed, stacked
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import human_bytes, json_wanted, print_table, say, shown_as_json
+from tuner.emulator.request import Request
 from tuner.plugin.table.records import MAX_CHANNELS
 from tuner.times.costmodels.operations import algorithm_gbs, bus_factor
 from tuner.times.measured.header import DOUBLE
@@ -146,25 +146,13 @@ def _timed(row: _Row, placements: Sequence[bool], columns: int, ranks: int) -> I
         yield from cells[:columns]
 
 
-@dataclass(frozen=True, slots=True)
-class BackendQuery:
-    """The described backend: its communicator, the seed of the planted times, and how GPUs are measured."""
-
-    communicator: options.CommunicatorOptions
-    seed: int
-    planted: bool
-    on_gpus: Options
-
-
-def _gpus(query: BackendQuery) -> Opener:
-    return gpus(query.on_gpus)
-
-
-def _simulated(query: BackendQuery) -> Opener:
-    return simulated(query.communicator.scenario(), query.seed, nothing_planted=not query.planted)
-
-
-BACKENDS: dict[str, Callable[[BackendQuery], Opener]] = {"simulated": _simulated, "gpu": _gpus}
+# A backend by the communicator, the seed of planted times, whether nothing is planted, and how GPUs are measured.
+BACKENDS: dict[str, Callable[[options.CommunicatorOptions, int, bool, Options], Opener]] = {
+    "simulated": lambda communicator, seed, unplanted, _: simulated(
+        communicator.scenario(), seed, nothing_planted=unplanted
+    ),
+    "gpu": lambda _communicator, _seed, _unplanted, on_gpus: gpus(on_gpus),
+}
 REHEARSED = "tests.support.double.nccl_tuner"  # where the double is, which the wheel has not
 SAY_EVERY_S = 10.0
 _ENDS: dict[str, str] = {
@@ -272,7 +260,7 @@ def command(
     graphs_below: int,
     nccl_log: Path | None,
     nothing_planted: bool,
-    call: options.CallOptions,
+    call: Request,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """Measures COLLECTIVES (default: AllReduce, AllGather, ReduceScatter) with every algorithm and protocol.
@@ -292,7 +280,7 @@ def command(
         raise BadInput(f"--nothing-planted only applies with --backend simulated, not {kind}")
     ranks_per_gpu = communicator["ranks_per_gpu"] or 1
     on_gpus = Options(ranks_per_gpu, library, log=nccl_log, graphs_below_bytes=graphs_below, registered=graph)
-    opener = BACKENDS[kind](BackendQuery(communicator, seed, not nothing_planted, on_gpus))
+    opener = BACKENDS[kind](communicator, seed, nothing_planted, on_gpus)
     plan = Plan(
         collectives or DEFAULT,
         sizes,

@@ -12,10 +12,11 @@ from tuner.answers import known
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.nouns import Shape
 from tuner.base.records import to_json
+from tuner.base.view import in_percent
 from tuner.cli import options
 from tuner.cli.command import FILE, Params, excludes, has, only
 from tuner.cli.measured_options import site_options
-from tuner.cli.output import json_wanted, plural, print_json, print_table, span, verdict
+from tuner.cli.output import json_wanted, plural, print_json, print_table, shown_as_json, span, verdict
 from tuner.machine import catalogue
 from tuner.release.environment import parse_assignments
 from tuner.scenario.describe import describe
@@ -174,8 +175,7 @@ def _keep(files: tuple[Path, ...], name: str, site: Site, given: Given, head: Ma
     table, problems = calibrate.table_of(files, _facts(files, site, head), given, site.node[0])
     scenario = describe(site.machine, topology=site.topology, nccl=table.header.nccl or site.nccl or None)
     curves = own_runs.keep(name, table, scenario, files)
-    if json_wanted():
-        print_json({"name": name, "curves": len(curves), "folder": str(own_runs.folder())})
+    if shown_as_json({"name": name, "curves": len(curves), "folder": str(own_runs.folder())}):
         return
     for path, each in problems:
         click.echo(_line(path, each), err=True)
@@ -196,12 +196,12 @@ def _print_next(site: Site, given: Given, count: int) -> None:
         print_json({**to_json(found), "measure_command": measure, "fit_command": fit})
         return
     click.echo(
-        f"expected median error: {_percent(found.error_before)} before any is measured, "
-        f"{_percent(found.calls[-1].error_after)} after {plural(len(found.calls), 'call')}"
+        f"expected median error: {in_percent(found.error_before)} before any is measured, "
+        f"{in_percent(found.calls[-1].error_after)} after {plural(len(found.calls), 'call')}"
     )
     click.echo("\nerror     measure this call next, the most useful first")
     for each in found.calls:
-        click.echo(f"{_percent(each.error_after):>8}  {each.command}")
+        click.echo(f"{in_percent(each.error_after):>8}  {each.command}")
     click.echo("\nor measure all of them with every algorithm and protocol (needs mpi4py):")
     click.echo(_on_lines(measure, " --bytes "))
     click.echo("\nthen make a calibration, for --calibration own.json:")
@@ -227,10 +227,6 @@ def _on_lines(command: str, before: str) -> str:
     return f"  {first} \\\n      {option.strip()} {rest}"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
 def _print_table(name: str) -> None:
     table = own_runs.load(name) if name in own_runs.names() else measured.load(name)
     if json_wanted():
@@ -243,8 +239,7 @@ def _print_table(name: str) -> None:
 
 def _print_tables(machine: str | None) -> None:
     listed = known.measured(machine)
-    if json_wanted():
-        print_json(listed.records, "tables")
+    if shown_as_json(listed.records, "tables"):
         return
     columns = ("name", "machine", "NCCL", "nodes", "GPUs a node", "collectives", "rows")
     print_table(

@@ -1,7 +1,6 @@
 """Options about measured times: what files do not say, what each run forced, and where it was measured."""
 
-from collections.abc import Mapping
-from functools import wraps
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,7 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.cli import options
-from tuner.cli.command import F, Parsed, stacked
+from tuner.cli.command import F, Parsed, packing, stacked
 from tuner.cli.communicator_options import TOPOLOGY, described_by_log, release_option, say_log
 from tuner.cli.output import note_after
 from tuner.scenario import MOST_NODES, Scenario
@@ -22,23 +21,30 @@ if TYPE_CHECKING:
     from tuner.times.regret.workflow import RunsQuery
 
 
+def _measured_there(files: str, default: str | None = None) -> Iterator[Callable[[Any], Any]]:
+    """Options for the machine and the release that were measured, unless ``files`` say them."""
+    yield options.option("--machine", f"The machine that was measured. [default: what {files} say]", metavar="NAME")
+    yield options.file_option("--topology", "FILE.xml", "Instead of --machine: a topology in NCCL's XML.")
+    says = f"The release that was measured. [default: what {files} say]"
+    yield release_option(says, only_known=False, default=default)
+
+
 def site_options(function: F) -> F:
     """Options for the origin of measured times, if files do not say it, for the parameters ``site`` and ``given``."""
 
-    @wraps(function)
-    def at_site(
-        *arguments: Any, nodes: int | None, gpus_per_node: int | None, trays: int | None, program: str, **others: Any
-    ) -> Any:
-        given = Given(nodes=nodes or trays, gpus_per_node=gpus_per_node, collective=program)
-        site = Site(others.pop("machine"), others.pop("nccl") or "", others.pop("topology"))
-        return function(*arguments, site=site, given=given, **others)
+    def packed(taken: dict[str, Any]) -> Mapping[str, Any]:
+        nodes, trays = taken.pop("nodes"), taken.pop("trays")
+        return {
+            "given": Given(
+                nodes=nodes or trays, gpus_per_node=taken.pop("gpus_per_node"), collective=taken.pop("program")
+            ),
+            "site": Site(taken.pop("machine"), taken.pop("nccl") or "", taken.pop("topology")),
+        }
 
-    made: F = at_site  # type: ignore[assignment]
-    return stacked(
-        made,
-        options.option("--machine", "The machine that was measured. [default: what the files say]", metavar="NAME"),
-        options.file_option("--topology", "FILE.xml", "Instead of --machine: a topology in NCCL's XML."),
-        release_option("The release that was measured. [default: what the files say]", only_known=False),
+    return packing(
+        function,
+        packed,
+        *_measured_there("the files"),
         options.option(
             "--nodes",
             "How many nodes took part, if the files do not say it.",
@@ -93,9 +99,7 @@ def place_options(function: F) -> F:
     return stacked(
         function,
         arm_option,
-        options.option("--machine", "The machine that was measured. [default: what files say]", metavar="NAME"),
-        options.file_option("--topology", "FILE.xml", "Instead of --machine: a topology in NCCL's XML."),
-        release_option("The release that was measured. [default: what files say]", only_known=False, default=""),
+        *_measured_there("files", default=""),
         options.option(
             "--nodes",
             "Number of nodes, if the files do not say it; for a table, it selects the rows.",

@@ -9,6 +9,7 @@ from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.group import AnyCalls, GivenCall, of_libnccl
 from tuner.cli.output import human_bytes, print_table, progress, say, shown_as_json, span
+from tuner.emulator.request import Request
 from tuner.oracle import bill
 from tuner.oracle.bill import MemoryStage
 
@@ -27,7 +28,7 @@ FIRST_CALLS = AnyCalls().convert("allreduce:8,allreduce:1M,allreduce:1G", None, 
 @options.json_option
 def command(
     calls: list[GivenCall] | None,
-    call: options.CallOptions,
+    call: Request,
     timeout_s: float,
     communicator: options.CommunicatorOptions,
 ) -> None:
@@ -45,7 +46,7 @@ def command(
     described = communicator.scenario()
     if calls is None:
         calls = FIRST_CALLS if described.resolve().ranks > 1 else []
-    asked = [(one.request, one.bytes) for one in of_libnccl(calls, call.request())]
+    asked = [(one.request, one.bytes) for one in of_libnccl(calls, call)]
     progress(f"asking the libnccl of {described.title}")
     stages = bill.bill(described.oracle_configuration(), asked, timeout_s)
     if shown_as_json(stages, "stages"):

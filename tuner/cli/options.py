@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +20,6 @@ from tuner.base.names import (
     Op,
     PeerCall,
     WindowFlag,
-    Windows,
     by_name,
     flag_words,
     flags_of,
@@ -31,7 +29,7 @@ from tuner.base.names import (
 from tuner.base.sizes import size_bytes as size_bytes
 from tuner.base.sizes import size_list as size_list
 from tuner.cli.command import Command as Command
-from tuner.cli.command import F, Parsed, completing, needs, stacked, stands
+from tuner.cli.command import F, Parsed, completing, needs, packing, stacked, stands
 from tuner.cli.command import file_option as file_option
 from tuner.cli.command import flag as flag
 from tuner.cli.command import option as option
@@ -45,7 +43,7 @@ from tuner.cli.communicator_options import of_nodes_option as of_nodes_option
 from tuner.cli.communicator_options import say_whose_parts as say_whose_parts
 from tuner.cli.communicator_options import skeleton_options as skeleton_options
 from tuner.cli.output import JSON, note_after, progress
-from tuner.emulator.request import CallConfiguration, Request, parse_call_configuration
+from tuner.emulator.request import Request, parse_call_configuration
 from tuner.emulator.rules import call_configuration, symmetric_variables
 from tuner.emulator.selection import Selection
 from tuner.release.environment import parse_assignments
@@ -123,68 +121,35 @@ class AnyCall(Named):
 
 
 CALL = "The call"
-_DEFAULT = Request(Collective.AllReduce, DataType.float32, Op.sum)
-
-
-@dataclass(frozen=True, slots=True)
-class CallOptions:
-    """Values of :func:`call_options`; the defaults are those of NCCL's plain calls."""
-
-    dtype: DataType = _DEFAULT.dtype
-    op: Op = _DEFAULT.op
-    buffers: Buffers = _DEFAULT.buffers
-    in_place: bool = _DEFAULT.in_place
-    windows: Windows = _DEFAULT.windows
-    configuration: CallConfiguration | None = None
-
-    def request(self, collective: Collective = Collective.AllReduce, pipelined: int = 1) -> Request:
-        """The request for this collective; ``pipelined`` is the number of operations that NCCL counts together."""
-        return Request(
-            collective,
-            self.dtype,
-            self.op,
-            pipelined=pipelined,
-            buffers=self.buffers,
-            in_place=self.in_place,
-            windows=self.windows,
-            configuration=self.configuration,
-        )
+PLAIN = Request(Collective.AllReduce, DataType.float32, Op.sum)  # what :func:`call_options` give by default
 
 
 def call_options(buffers: bool = True, in_place: bool = True, windows: bool = True) -> Callable[[F], F]:
     """Options for data type and operation, and for buffers, in-place calls and windows unless these are switched off.
 
-    The command gets them as the parameter ``call``.
+    The command gets them as the parameter ``call``: the request for an AllReduce, for any other collective to replace.
     """
 
     names = ["dtype", "op", *(["buffers"] if buffers else []), *(["in_place"] if in_place else [])]
     names += ["windows", "configuration"] if windows else []
 
-    def decorated(function: F) -> F:
-        @wraps(function)
-        def with_call(*arguments: Any, **given: Any) -> Any:
-            if windows:
-                given["windows"] = windows_of(given["buffers"], given["windows"], given.pop("window_flags"))
-            if windows:
-                fields = parse_assignments(
-                    given.pop("call_config"), "call_config", "FIELD=VALUE, such as algSelection=RING"
-                )
-                given["configuration"] = parse_call_configuration(fields)
-            return function(*arguments, call=CallOptions(**{name: given.pop(name) for name in names}), **given)
+    def packed(given: dict[str, Any]) -> Mapping[str, Any]:
+        if windows:
+            given["windows"] = windows_of(given["buffers"], given["windows"], given.pop("window_flags"))
+            form = "FIELD=VALUE, such as algSelection=RING"
+            fields = parse_assignments(given.pop("call_config"), "call_config", form)
+            given["configuration"] = parse_call_configuration(fields)
+        return {"call": replace(PLAIN, **{name: given.pop(name) for name in names})}
 
-        made: F = with_call  # type: ignore[assignment]
-        return stacked(
-            made,
-            option(
-                "--dtype", "Data type, by NCCL's name.", type=Named(DataType, "type"), default="float32", heading=CALL
-            ),
-            option("--op", "Reduction operation.", type=Named(Op, "operation"), default="sum", heading=CALL),
-            *([_BUFFERS] if buffers else ()),
-            *((*_WINDOWS, _CALL_CONFIG) if windows else ()),
-            *([_IN_PLACE] if in_place else ()),
-        )
-
-    return decorated
+    return lambda function: packing(
+        function,
+        packed,
+        option("--dtype", "Data type, by NCCL's name.", type=Named(DataType, "type"), default="float32", heading=CALL),
+        option("--op", "Reduction operation.", type=Named(Op, "operation"), default="sum", heading=CALL),
+        *([_BUFFERS] if buffers else ()),
+        *((*_WINDOWS, _CALL_CONFIG) if windows else ()),
+        *([_IN_PLACE] if in_place else ()),
+    )
 
 
 _BUFFERS = option(
@@ -252,32 +217,29 @@ def time_options(default: str, said: str | None = None) -> Callable[[F], F]:
     ``said`` describes the default, if it is not the same in all cases.
     """
 
-    def decorated(function: F) -> F:
-        @wraps(function)
-        def timed(*given: Any, time: str | None, calibration: str | None, **others: Any) -> Any:
-            whose = time or (default if calibration is None else "calibrated")
-            return function(*given, times=_times_wanted(whose, calibration), **others)
+    def packed(given: dict[str, Any]) -> Mapping[str, Any]:
+        time, calibration = given.pop("time"), given.pop("calibration")
+        whose = time or (default if calibration is None else "calibrated")
+        return {"times": _times_wanted(whose, calibration)}
 
-        for each in (
-            option(
-                "--calibration",
-                "Take calibrated times from this calibration; implies --time calibrated. [default: the machine's "
-                "own, else that of a machine with GPUs of the same generation]",
-                metavar="NAME|FILE",
-                heading=CONSTANTS,
-            ),
-            option(
-                "--time",
-                "Which times are shown: nccl (NCCL's own prediction), calibrated (from measurements, with 90 % "
-                f"intervals) or both; the picks are always NCCL's. [default: {said or default}]",
-                type=click.Choice(("nccl", "calibrated", "both")),
-                metavar="WHOSE",
-            ),
-        ):
-            timed = each(timed)
-        return timed  # type: ignore[return-value]
-
-    return decorated
+    return lambda function: packing(
+        function,
+        packed,
+        option(
+            "--time",
+            "Which times are shown: nccl (NCCL's own prediction), calibrated (from measurements, with 90 % "
+            f"intervals) or both; the picks are always NCCL's. [default: {said or default}]",
+            type=click.Choice(("nccl", "calibrated", "both")),
+            metavar="WHOSE",
+        ),
+        option(
+            "--calibration",
+            "Take calibrated times from this calibration; implies --time calibrated. [default: the machine's "
+            "own, else that of a machine with GPUs of the same generation]",
+            metavar="NAME|FILE",
+            heading=CONSTANTS,
+        ),
+    )
 
 
 def _times_wanted(whose: str, calibration: str | None) -> "TimesWanted | None":
@@ -352,20 +314,16 @@ def libnccl_option(says: str) -> Callable[[F], F]:
     """The options ``--libnccl`` and ``--timeout``, for the parameter ``libnccl``: how many seconds an answer may take
     (None without --libnccl)."""
 
-    def decorated(function: F) -> F:
-        @wraps(function)
-        def asking(*given: Any, libnccl: bool, timeout_s: float, **others: Any) -> Any:
-            if libnccl:
-                progress("asking the real libnccl")
-            else:
-                LIBNCCL_ASKED.check(click.get_current_context())
-            return function(*given, libnccl=timeout_s if libnccl else None, **others)
+    def packed(given: dict[str, Any]) -> Mapping[str, Any]:
+        libnccl, timeout_s = given.pop("libnccl"), given.pop("timeout_s")
+        if libnccl:
+            progress("asking the real libnccl")
+        else:
+            LIBNCCL_ASKED.check(click.get_current_context())
+        return {"libnccl": timeout_s if libnccl else None}
 
-        made: F = asking  # type: ignore[assignment]
-        stacked(made, flag("--libnccl", says, heading=LIBNCCL), timeout_option)
-        return under(LIBNCCL, "--timeout")(made)
-
-    return decorated
+    own = flag("--libnccl", says, heading=LIBNCCL), timeout_option
+    return lambda function: under(LIBNCCL, "--timeout")(packing(function, packed, *own))
 
 
 csv_option = flag("--csv", "as_csv", "Print the answer as comma-separated values, for a spreadsheet.", heading=OUTPUT)
@@ -416,7 +374,7 @@ class CommunicatorQuestion:
     """
 
     communicator: CommunicatorOptions
-    call: CallOptions
+    call: Request
     times: "TimesWanted | None" = None
     low: int | None = None
     high: int = 0
@@ -453,25 +411,16 @@ def question(
     names = ["communicator", "call", *(["low", "high"] if ranges else [])]
     names += [*(["times"] if times else []), *(["libnccl"] if libnccl else [])]
 
-    def decorated(function: F) -> F:
-        @wraps(function)
-        def asking(*arguments: Any, **given: Any) -> Any:
-            return function(
-                *arguments, asked=CommunicatorQuestion(**{name: given.pop(name) for name in names}), **given
-            )
-
-        made: F = asking  # type: ignore[assignment]
-        return stacked(
-            made,
-            *([range_options] if ranges else []),
-            communicator_options(changes=changes, tuner=True, build=libnccl is not None),
-            call_options(),
-            *([time_options(times, times_said)] if times else []),
-            *([libnccl_option(libnccl)] if libnccl else []),
-            json_option,
-        )
-
-    return decorated
+    return lambda function: packing(
+        function,
+        lambda given: {"asked": CommunicatorQuestion(**{name: given.pop(name) for name in names})},
+        *([range_options] if ranges else []),
+        communicator_options(changes=changes, tuner=True, build=libnccl is not None),
+        call_options(),
+        *([time_options(times, times_said)] if times else []),
+        *([libnccl_option(libnccl)] if libnccl else []),
+        json_option,
+    )
 
 
 def runnable(

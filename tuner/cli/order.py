@@ -1,6 +1,7 @@
 """``nccl-tuner order``: in which order each element's numbers are added, and whether the bits stay the same."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import click
 
@@ -75,7 +76,7 @@ def command(
     assignments: Sequence[str],
     root: int,
     settings: bool,
-    call: options.CallOptions,
+    call: Request,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """Says in which order of ranks COLLECTIVE adds the numbers of each element, and whether calls give bit-identical
@@ -97,7 +98,7 @@ def command(
     """
     if root and collective not in ROOTED:
         raise BadInput(f"--root: {collective.name} has no root; only reduce has one here")
-    described, request, dtype = communicator.scenario(), call.request(collective), call.dtype
+    described, request, dtype = communicator.scenario(), replace(call, collective=collective), call.dtype
     if described.ranks > MOST_RANKS:
         raise BadInput(
             f"the order of additions is computed for up to {MOST_RANKS:,} ranks, not for {described.ranks:,}"

@@ -118,10 +118,10 @@ def shown_as_json(answer: Any, several: str | None = None) -> bool:
     return json_wanted()
 
 
-def show(answer: Any, printed: Callable[..., None], *more: Any) -> None:
-    """Prints an answer: its record as JSON, or else by the function ``printed``, which also gets the other
-    arguments."""
-    if not shown_as_json(answer):
+def show(answer: Any, printed: Callable[..., None], *more: Any, several: str | None = None) -> None:
+    """Prints an answer: its record as JSON (a list of records under the key ``several``), or else by the function
+    ``printed``, which also gets the other arguments."""
+    if not shown_as_json(answer, several):
         printed(answer, *more)
 
 

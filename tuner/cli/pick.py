@@ -111,7 +111,7 @@ RULES = (
 @options.question(
     changes=True,
     times="nccl",
-    libnccl="Ask libnccl what it launches instead of emulating it (collectives only; root 0).",
+    libnccl=BY_LIBNCCL,
 )
 def command(
     collective: "Collective | PeerCall | list[GivenCall]",
@@ -164,7 +164,7 @@ def command(
                 "--engine only applies to AllReduce, the only call that an engine may carry without NCCL: "
                 "remove --engine"
             )
-        show_carriers(engine.group(asked.communicator, engine.names[0]), call.request(collective), sizes)
+        show_carriers(engine.group(asked.communicator, engine.names[0]), replace(call, collective=collective), sizes)
         return
     if isinstance(collective, list):
         from tuner.cli.group import show_group
@@ -188,7 +188,7 @@ def command(
     if peer is not None and collective not in ROOTED:
         raise BadInput(f"--root: {collective.name} has no root; only broadcast, reduce, gather and scatter have one")
     described = asked.scenario()
-    request = call.request(collective)
+    request = replace(call, collective=collective)
     options.note_call(described, request)
     answers = picks.from_emulator(described, request, sizes)
     if times is not None:
@@ -231,7 +231,7 @@ def _show_libnccl(function: Collective | PeerCall, sizes: list[int], asked: opti
 
     collective = options.Named(Collective, "collective").convert(function.name, None, None)
     described = _described(asked)
-    answers = library.of_sizes(described, asked.call.request(collective), sizes, asked.libnccl or 0)
+    answers = library.of_sizes(described, replace(asked.call, collective=collective), sizes, asked.libnccl or 0)
     if not shown_as_json(answers, "picks"):
         print_answers(f"{collective.name} on {described.title}: the real libnccl", answers)
 

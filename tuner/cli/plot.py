@@ -1,7 +1,7 @@
 """``nccl-tuner plot``: draws pictures of choices, times and machines."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.answers.choices import Choices, changed, choices, curves, ratio
-from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement, one_of
 from tuner.base.files import write_text
 from tuner.base.names import Algorithm, Collective, Protocol
@@ -49,29 +48,6 @@ def sizes_of(from_bytes: int, to_bytes: int, points: int) -> SizeArray:
     if from_bytes >= to_bytes:
         raise BadInput(f"--from {from_bytes} --to {to_bytes}: valid: --from below --to")
     return np.unique(np.geomspace(from_bytes, to_bytes, points).round().astype(np.uint64))
-
-
-@dataclass(frozen=True, slots=True)
-class PlotOptions:
-    """What a picture over sizes and node counts shows: the call and the machine."""
-
-    scenario: Scenario
-    request: Request
-    sizes: SizeArray
-    nodes: list[int]
-
-
-def asked(given: Mapping[str, Any]) -> PlotOptions:
-    """Makes the query from the command's parameters. BadInput for invalid sizes or node counts."""
-    communicator: options.CommunicatorOptions = given["communicator"]
-    call: options.CallOptions = given["call"]
-    described = communicator.scenario()
-    return PlotOptions(
-        described,
-        call.request(given["collective"]),
-        sizes_of(given["from_bytes"], given["to_bytes"], given["points"]),
-        nodes_of(described, given["to_nodes"], given["nodes_list"]),
-    )
 
 
 def bar_of_nodes(nodes: Sequence[int]) -> Any:
@@ -165,12 +141,12 @@ def known(values: NDArray[Any]) -> list[Any]:
     return [shortest(value) if np.isfinite(value) else None for value in values]
 
 
-def _map(measured: str | None, out: Path | None, given: Mapping[str, Any]) -> None:
+def _map(
+    described: Scenario, request: Request, sizes: SizeArray, nodes: list[int], measured: str | None, out: Path | None
+) -> None:
     """Draws what NCCL picks over sizes and node counts: algorithm as colour, protocol as hatch."""
-    query = asked(given)
-    described, request = query.scenario, query.request
-    with bar_of_nodes(query.nodes) as bar:
-        drawn = choices(described, request, query.sizes, query.nodes, progress=lambda: bar.update(1))
+    with bar_of_nodes(nodes) as bar:
+        drawn = choices(described, request, sizes, nodes, progress=lambda: bar.update(1))
 
     marks = [] if measured is None else _marks(measured, drawn.nodes, request.collective)
 
@@ -213,11 +189,9 @@ def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list
     return marks
 
 
-def _curves(out: Path | None, given: Mapping[str, Any]) -> None:
+def _curves(described: Scenario, request: Request, sizes: SizeArray, out: Path | None) -> None:
     """Draws predicted time and bus bandwidth of every combination, and NCCL's pick."""
-    communicator: options.CommunicatorOptions = given["communicator"]
-    described, request = communicator.scenario(), given["call"].request(given["collective"])
-    drawn = curves(described, request, sizes_of(given["from_bytes"], given["to_bytes"], given["points"]))
+    drawn = curves(described, request, sizes)
 
     def record() -> dict[str, object]:
         times_us = zip(drawn.algo_protos, drawn.time_us, strict=True)
@@ -244,10 +218,15 @@ def _curves(out: Path | None, given: Mapping[str, Any]) -> None:
     deliver(out, record, draw, says)
 
 
-def _diff(assignments: tuple[str, ...], out: Path | None, given: Mapping[str, Any]) -> None:
+def _diff(
+    first: Scenario,
+    request: Request,
+    sizes: SizeArray,
+    nodes: list[int],
+    assignments: tuple[str, ...],
+    out: Path | None,
+) -> None:
     """Draws where another release or setting changes the pick: before, after, and the predicted times."""
-    query = asked(given)
-    first, request, sizes, nodes = query.scenario, query.request, query.sizes, query.nodes
     second = options.after(first, assignments)
     if second == first:
         raise BadInput(
@@ -488,7 +467,12 @@ def command(
     communicator: options.CommunicatorOptions,
     times: "TimesWanted | None",
     out: Path | None,
-    **given: Any,
+    call: Request,
+    from_bytes: int,
+    to_bytes: int,
+    points: int,
+    to_nodes: int | None,
+    nodes_list: str | None,
 ) -> None:
     """Pictures of choices and times; --out FILE.png or FILE.svg draws one, --json prints what it shows.
 
@@ -522,7 +506,7 @@ def command(
             raise BadInput(f"{words[0]}: 'plot page' always shows every collective; remove the argument")
         from tuner.cli.reports.page import write_page
 
-        write_page(communicator, given["call"], options.times_or_both(times), out)
+        write_page(communicator, call, options.times_or_both(times), out)
         return
     if kind == "accuracy":
         if words:
@@ -543,13 +527,15 @@ def command(
             raise BadInput(f"topology {' '.join(words)}: name one graph; {one_of(GRAPHS)}")
         _topology(graph, out, communicator.scenario())
         return
-    given["communicator"] = communicator
     if len(words) != 1:
         raise BadInput(f"{kind}: name the collective to draw: {', '.join(each.name for each in Collective)}")
-    given["collective"] = options.Named(Collective, "collective").convert(words[0], None, None)
+    request = replace(call, collective=options.Named(Collective, "collective").convert(words[0], None, None))
+    described, sizes = communicator.scenario(), sizes_of(from_bytes, to_bytes, points)
+    if kind == "curves":
+        _curves(described, request, sizes, out)
+        return
+    nodes = nodes_of(described, to_nodes, nodes_list)
     if kind == "map":
-        _map(measured, out, given)
-    elif kind == "curves":
-        _curves(out, given)
+        _map(described, request, sizes, nodes, measured, out)
     else:
-        _diff(assignments, out, given)
+        _diff(described, request, sizes, nodes, assignments, out)

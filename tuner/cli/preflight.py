@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from tuner.base.sizes import as_ranges, plural
 from tuner.cli import options
 from tuner.cli.command import FILE, Group
 from tuner.cli.output import human_bytes, print_table, say, show, span, verdict
+from tuner.emulator.request import Request
 from tuner.jobs.preflight import collect
 from tuner.jobs.preflight.alone import SizeBounds
 from tuner.jobs.preflight.differences import Reach
@@ -76,7 +78,7 @@ def check_command(
     topology: Path | None,
     low: int | None,
     high: int,
-    call: options.CallOptions,
+    call: Request,
 ) -> None:
     """Says whether all ranks whose records are in DIR would choose the same for COLLECTIVES (default: all five).
 
@@ -89,7 +91,7 @@ def check_command(
     nccl-tuner preflight check /shared/preflight
     nccl-tuner preflight check /shared/preflight allreduce --machine dgx-h100 --json
     """
-    requests = tuple(call.request(collective) for collective in dict.fromkeys(collectives or Collective))
+    requests = tuple(replace(call, collective=collective) for collective in dict.fromkeys(collectives or Collective))
     report = check(folder, PreflightQuery(requests, SizeBounds(low, high), DescribedNodes(machine, topology)))
     show(report, _print)
     sys.exit(

@@ -39,7 +39,7 @@ DEFAULT_SIZES = "1K,16K,64K,256K,1M,16M,256M,1G"
 @options.libnccl_option("Show the real libnccl's table instead.")
 @options.json_option
 def command(
-    call: options.CallOptions,
+    call: Request,
     sizes: list[int] | None,
     times: "TimesWanted | None",
     libnccl: float | None,
@@ -58,7 +58,7 @@ def command(
     """
     described = communicator.scenario()
     if libnccl is not None:
-        if call != options.CallOptions() or sizes is not None or times is not None:
+        if call != options.PLAIN or sizes is not None or times is not None:
             raise BadInput(
                 "--libnccl shows one table for all calls: remove --bytes, --dtype, --op, --buffers and --time"
             )
@@ -69,7 +69,7 @@ def command(
             raise BadInput(
                 "--time and --calibration do not apply, as no times of symmetric kernels were measured: remove them"
             )
-        _windows(described, call.request(), sizes)
+        _windows(described, call, sizes)
         return
     if sizes is not None or (call.dtype, call.op) != (DataType.float32, Op.sum):
         raise BadInput(
@@ -96,8 +96,7 @@ def _show_libnccl(described: Scenario, timeout_s: float) -> None:
 
     tables = library.tables(described, timeout_s)
     algorithms = len(tables.max_threads)
-    if json_wanted():
-        print_json(cells(tables, algorithms), "cells")
+    if shown_as_json(cells(tables, algorithms), "cells"):
         return
     numbers = model.PrintedNumbers(tables.latency_us, tables.bandwidth_gbs, tables.max_threads)
     _print_lines(numbers, algorithms)

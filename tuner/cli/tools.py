@@ -65,8 +65,8 @@ class ToolParameter:
     instead)."""
 
     name: str
-    kind: ParameterKind
     says: str
+    kind: ParameterKind = ParameterKind.TEXT
     option: str | None = ""
     required: bool = False
 
@@ -138,48 +138,42 @@ def _shown(value: Any) -> str:
 _MACHINE = (
     ToolParameter(
         "machine",
-        ParameterKind.TEXT,
         "The machine, by its name (tool machines lists them) or by a cloud's instance type such as p5.48xlarge.",
     ),
-    ToolParameter("topology", ParameterKind.FILE, "Instead of machine: a topology in NCCL's XML."),
+    ToolParameter("topology", "Instead of machine: a topology in NCCL's XML.", ParameterKind.FILE),
     ToolParameter(
         "nodes",
-        ParameterKind.NUMBER,
         "Number of nodes; for an NVLink domain such as gb200-nvl72, a node is a whole rack.",
+        ParameterKind.NUMBER,
     ),
-    ToolParameter("gpus_per_node", ParameterKind.NUMBER, "How many GPUs of each node are used."),
+    ToolParameter("gpus_per_node", "How many GPUs of each node are used.", ParameterKind.NUMBER),
     ToolParameter(
-        "trays", ParameterKind.NUMBER, "How many trays are used, if the machine is an NVLink domain made of trays."
+        "trays", "How many trays are used, if the machine is an NVLink domain made of trays.", ParameterKind.NUMBER
     ),
-    ToolParameter(
-        "nccl", ParameterKind.TEXT, "NCCL release, such as 2.28.9 (tool releases lists them); by default the newest."
-    ),
-    ToolParameter("env", ParameterKind.PAIRS, 'NCCL variables of the job, {"NCCL_ALGO": "Ring"}.'),
-    ToolParameter("config", ParameterKind.PAIRS, 'Fields of ncclConfig_t that the program sets, {"maxCTAs": 8}.'),
+    ToolParameter("nccl", "NCCL release, such as 2.28.9 (tool releases lists them); by default the newest."),
+    ToolParameter("env", 'NCCL variables of the job, {"NCCL_ALGO": "Ring"}.', ParameterKind.PAIRS),
+    ToolParameter("config", 'Fields of ncclConfig_t that the program sets, {"maxCTAs": 8}.', ParameterKind.PAIRS),
     ToolParameter(
         "log",
-        ParameterKind.FILE,
         "Describe the communicator by a log of NCCL_DEBUG=INFO instead of by these parameters.",
+        ParameterKind.FILE,
     ),
-    ToolParameter(
-        "comp_cap", ParameterKind.TEXT, "Compute capability of the GPUs, such as 9.0, which logs do not say."
-    ),
+    ToolParameter("comp_cap", "Compute capability of the GPUs, such as 9.0, which logs do not say."),
 )
-_TUNER = ToolParameter(
-    "tuner", ParameterKind.TEXT, "Tuner plugin that chooses in place of NCCL: aws-ofi-nccl, table:FILE, none."
-)
-_TIME = ToolParameter(
-    "time",
-    ParameterKind.TEXT,
-    "Which times are shown: nccl (NCCL's own model), calibrated (from measurements) or both.",
-)
-_DTYPE = ToolParameter("dtype", ParameterKind.TEXT, "Data type, by NCCL's name, such as bfloat16.")
-_CALL = (
+_DTYPE = ToolParameter("dtype", "Data type, by NCCL's name, such as bfloat16.")
+_OP = ToolParameter("op", "Reduction operation, such as sum.")
+_QUESTION = (
+    ToolParameter("time", "Which times are shown: nccl (NCCL's own model), calibrated (from measurements) or both."),
+    ToolParameter("tuner", "Tuner plugin that chooses in place of NCCL: aws-ofi-nccl, table:FILE, none."),
     _DTYPE,
-    ToolParameter("op", ParameterKind.TEXT, "Reduction operation, such as sum."),
-    ToolParameter("buffers", ParameterKind.TEXT, "How buffers are registered: plain, registered, window or graph."),
+    _OP,
+    ToolParameter("buffers", "How buffers are registered: plain, registered, window or graph."),
 )
-_ENGINE = (ToolParameter("engine", ParameterKind.TEXT, "Serving engine that makes the AllReduce, as in vllm@0.33.0."),)
+_ENGINE = ToolParameter("engine", "Serving engine that makes the AllReduce, as in vllm@0.33.0.")
+_SKELETON = (
+    ToolParameter("gpu", "The GPU model, if the topology does not say it."),
+    ToolParameter("nic_gbps", "Speed of its adapters, 1e9 bits per second; with gpu.", ParameterKind.DECIMAL),
+)
 _SIZES = "Sizes as NCCL's nBytes, such as 8,1K,64MiB or 8..1G*2."
 
 
@@ -242,17 +236,14 @@ TOOLS = (
         (
             ToolParameter(
                 "collective",
-                ParameterKind.TEXT,
                 "allreduce, allgather, reducescatter ..., or calls of a group.",
-                None,
-                True,
+                option=None,
+                required=True,
             ),
-            ToolParameter("bytes", ParameterKind.TEXT, _SIZES),
+            ToolParameter("bytes", _SIZES),
             *_MACHINE,
-            _TIME,
-            _TUNER,
-            *_CALL,
-            *_ENGINE,
+            *_QUESTION,
+            _ENGINE,
         ),
         (
             f"picks collective bytes nccl pick note notes calls carrier choices kernels {_PICK}",
@@ -265,14 +256,12 @@ TOOLS = (
         ("explain",),
         (
             ToolParameter(
-                "collective", ParameterKind.TEXT, "allreduce, allgather, reducescatter, broadcast, reduce.", None, True
+                "collective", "allreduce, allgather, reducescatter, broadcast, reduce.", option=None, required=True
             ),
-            ToolParameter("bytes", ParameterKind.TEXT, "NCCL's nBytes, such as 1M.", required=True),
+            ToolParameter("bytes", "NCCL's nBytes, such as 1M.", required=True),
             *_MACHINE,
-            _TIME,
-            _TUNER,
-            *_CALL,
-            *_ENGINE,
+            *_QUESTION,
+            _ENGINE,
         ),
         (f"collective bytes nccl pick holds from_bytes to_bytes others reason call carrier turned_away {_PICK}",),
     ),
@@ -281,22 +270,18 @@ TOOLS = (
         "Ranges of sizes in which NCCL's choice changes with a release, a setting, hardware or a node count.",
         ("diff",),
         (
-            ToolParameter("collectives", ParameterKind.TEXTS, "Collectives; by default all five.", None),
-            ToolParameter(
-                "before", ParameterKind.TEXT, "The release before the change, such as 2.22.3; needs after.", None
-            ),
-            ToolParameter("after", ParameterKind.TEXT, "Release after.", None),
+            ToolParameter("collectives", "Collectives; by default all five.", ParameterKind.TEXTS, option=None),
+            ToolParameter("before", "The release before the change, such as 2.22.3; needs after.", option=None),
+            ToolParameter("after", "Release after.", option=None),
             ToolParameter(
                 "changes",
-                ParameterKind.TEXTS,
                 "What changes, as KEY=VALUE: nodes=4, NCCL_PROTO=Simple, nic-gbps=200.",
-                "--change",
+                ParameterKind.TEXTS,
+                option="--change",
             ),
-            ToolParameter("bytes", ParameterKind.TEXT, "Also show picks and times at these sizes."),
+            ToolParameter("bytes", "Also show picks and times at these sizes."),
             *_MACHINE,
-            _TIME,
-            _TUNER,
-            *_CALL,
+            *_QUESTION,
         ),
         (
             f"comparisons collective from_bytes to_bytes changes ratio before after {_PICK}",
@@ -310,16 +295,15 @@ TOOLS = (
         (
             ToolParameter(
                 "files",
-                ParameterKind.FILES,
                 "Files of one job: logs, topologies, results of nccl-tests, traces.",
-                None,
-                True,
+                ParameterKind.FILES,
+                option=None,
+                required=True,
             ),
-            ToolParameter("machine", ParameterKind.TEXT, "The machine, if no file shows it."),
-            ToolParameter("nodes", ParameterKind.NUMBER, "Number of nodes, if no file says it."),
-            ToolParameter("nccl", ParameterKind.TEXT, "NCCL release, if no file says it."),
-            ToolParameter("gpu", ParameterKind.TEXT, "The GPU model, if the topology does not say it."),
-            ToolParameter("nic_gbps", ParameterKind.DECIMAL, "Speed of its adapters, 1e9 bits per second; with gpu."),
+            ToolParameter("machine", "The machine, if no file shows it."),
+            ToolParameter("nodes", "Number of nodes, if no file says it.", ParameterKind.NUMBER),
+            ToolParameter("nccl", "NCCL release, if no file says it."),
+            *_SKELETON,
         ),
         (f"files file kind machine nodes nccl {_FINDINGS}",),
     ),
@@ -330,15 +314,16 @@ TOOLS = (
         ("accept",),
         (
             ToolParameter(
-                "results", ParameterKind.NAMES_OR_FILES, "Results of nccl-tests, or names of shipped tables.", None
+                "results",
+                "Results of nccl-tests, or names of shipped tables.",
+                ParameterKind.NAMES_OR_FILES,
+                option=None,
             ),
             *_MACHINE,
-            ToolParameter(
-                "collective", ParameterKind.TEXT, "The collective that was run, if the results do not name it."
-            ),
-            ToolParameter("like", ParameterKind.FILE, "Compare with this healthy run of the same cluster."),
-            ToolParameter("floors", ParameterKind.FLAG, "Show the minimum bandwidths that pass; takes no results."),
-            ToolParameter("bytes", ParameterKind.TEXT, "Sizes for which floors shows bandwidths."),
+            ToolParameter("collective", "The collective that was run, if the results do not name it."),
+            ToolParameter("like", "Compare with this healthy run of the same cluster.", ParameterKind.FILE),
+            ToolParameter("floors", "Show the minimum bandwidths that pass; takes no results.", ParameterKind.FLAG),
+            ToolParameter("bytes", "Sizes for which floors shows bandwidths."),
             _DTYPE,
         ),
         (
@@ -352,10 +337,10 @@ TOOLS = (
         "Checks decision tables of the tuner plugin: rows that cannot run, have no effect, or are hidden by others.",
         ("plugin", "lint"),
         (
-            ToolParameter("files", ParameterKind.FILES, "Decision tables.", None, True),
+            ToolParameter("files", "Decision tables.", ParameterKind.FILES, option=None, required=True),
             *_MACHINE,
             _DTYPE,
-            ToolParameter("op", ParameterKind.TEXT, "Reduction operation, such as sum."),
+            _OP,
         ),
         (f"tables file format {_FINDINGS}",),
     ),
@@ -366,16 +351,13 @@ TOOLS = (
         (
             ToolParameter(
                 "name",
-                ParameterKind.NAME_OR_FILE,
                 "A machine, or a file: nvidia-smi topo -m, lstopo, NCCL's XML.",
-                None,
+                ParameterKind.NAME_OR_FILE,
+                option=None,
             ),
-            ToolParameter("like", ParameterKind.FILE, "Show the machines most similar to this file."),
-            ToolParameter(
-                "cpu", ParameterKind.TEXT, "The CPU model, if the file does not say it: GenuineIntel:6:143, arm64."
-            ),
-            ToolParameter("gpu", ParameterKind.TEXT, "The GPU model, if the topology does not say it."),
-            ToolParameter("nic_gbps", ParameterKind.DECIMAL, "Speed of its adapters, 1e9 bits per second; with gpu."),
+            ToolParameter("like", "Show the machines most similar to this file.", ParameterKind.FILE),
+            ToolParameter("cpu", "The CPU model, if the file does not say it: GenuineIntel:6:143, arm64."),
+            *_SKELETON,
         ),
         (
             "machines name title gpus_per_node compute_capability nics cpu trays notes machine agrees differs unknown",
@@ -397,22 +379,21 @@ TOOLS = (
         ("budget",),
         (
             ToolParameter(
-                "files", ParameterKind.FILES, "Files with the calls of one rank: lists of calls, logs or traces.", None
+                "files",
+                "Files with the calls of one rank: lists of calls, logs or traces.",
+                ParameterKind.FILES,
+                option=None,
             ),
             *_MACHINE,
-            ToolParameter(
-                "model", ParameterKind.TEXT, "Instead of files: a training step of this model, such as llama-3-70b."
-            ),
-            ToolParameter("job", ParameterKind.TEXT, "How the model is split over the ranks, as in tp=8,pp=4."),
+            ToolParameter("model", "Instead of files: a training step of this model, such as llama-3-70b."),
+            ToolParameter("job", "How the model is split over the ranks, as in tp=8,pp=4."),
             ToolParameter(
                 "serve",
-                ParameterKind.FLAG,
                 "Price a decoding step and a prefill chunk of the model under an engine, instead of a training step.",
+                ParameterKind.FLAG,
             ),
-            _TIME,
-            _TUNER,
-            *_CALL,
-            *_ENGINE,
+            *_QUESTION,
+            _ENGINE,
         ),
         (
             "job totals variant name total_us priced_calls unpriced_calls calibrated time_us low_us high_us groups "

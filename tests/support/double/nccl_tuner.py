@@ -16,10 +16,10 @@ from tests.support.double import backend
 from tests.support.double.settings import DoubleSettings, Fault, FaultKind
 from tuner import cli
 from tuner.bench import opened
-from tuner.bench.backend import Backend
+from tuner.bench.backend import Backend, Options
 from tuner.bench.workflow import Opener, topology_beside
 from tuner.cli import measure
-from tuner.cli.measure import BackendQuery
+from tuner.cli.communicator_options import CommunicatorOptions
 from tuner.times.measured.header import DOUBLE
 from tuner.times.measured.samples import Measurements, check_same
 
@@ -48,18 +48,18 @@ _OPTIONS = [
 ]
 
 
-def _open(query: BackendQuery) -> Opener:
+def _open(communicator: CommunicatorOptions, seed: int, unplanted: bool, on_gpus: Options) -> Opener:
     said = click.get_current_context().meta
     settings = DoubleSettings(
-        query.communicator.scenario(),
-        query.seed,
-        planted=query.planted,
+        communicator.scenario(),
+        seed,
+        planted=not unplanted,
         process_per_rank=said[_PROCESSES],
         faults=tuple(map(Fault.parsed, said[_FAULTS])),
     )
 
     def opener(out: Path, blocks: int) -> Backend:
-        return backend.Double(settings, replace(query.on_gpus, topology=topology_beside(out)))
+        return backend.Double(settings, replace(on_gpus, topology=topology_beside(out)))
 
     return opener
 

@@ -109,10 +109,8 @@ def ideal_command(
     answers = [
         wires.ideal_of(intra_gbs, inter_gbs, gpus, count, busbw_gbs) for gpus in gpus_per_node for count in nodes or [1]
     ]
-    if json_wanted():
-        values.print_records(answers)
-        return
-    print_view("Ideal communication bandwidth", columns_of(IdealOfShape), answers)
+    if not shown_as_json(answers, "answers"):
+        print_view("Ideal communication bandwidth", columns_of(IdealOfShape), answers)
 
 
 PROTOCOL = columns_of(Experiment, "parameter", "ranks", "bytes", "iterations", "usual", "nccl_tests")
@@ -143,8 +141,7 @@ def show_experiment(
     experiment = _BY_NAME[parameter]
     calls = experiment.iterations if iterations is None else iterations
     found = experiment.measured(elapsed_us, ranks, calls, (size or [experiment.bytes])[0])
-    if json_wanted():
-        print_json(found)
+    if shown_as_json(found):
         return
     spread = "" if found.deviation is None else f" +- {found.deviation:.3f}"
     usual = "{:g} to {:g}".format(*found.usual_range)
@@ -198,9 +195,7 @@ def _show_fabric(
         described.projected((size, count, ranks), path, one_tile_per_gpu, measured_ms)
         for size, count, ranks in product(sizes, nodes, ranks_per_node)
     ]
-    if json_wanted():
-        values.print_records(records)
-    else:
+    if not shown_as_json(records, "answers"):
         print_view(f"AllReduce on {table.get('title', name)}, {profile}", PROJECTED, records)
 
 

@@ -16,7 +16,7 @@ from tuner.base.view import Column, as_percent, column, columns_of
 from tuner.cli import options
 from tuner.cli.command import Params, has, needs, only
 from tuner.cli.cost import values
-from tuner.cli.output import json_wanted, print_view, say
+from tuner.cli.output import print_view, say, show
 from tuner.times.costmodels import algorithms, line, operations, wires
 from tuner.times.costmodels.algorithms import USUAL, Overheads, overheads
 from tuner.times.costmodels.alphabeta import crossover_bytes, fastest
@@ -182,45 +182,38 @@ def operation_command(
     nccl-tuner cost allreduce --ranks 8 --bytes 1GB --time-us 80000 --peak-gbps 400
     nccl-tuner cost allreduce --ranks 8 --bytes 1GB --busbw-gbs 480 --algorithm nvls
     """
-    network = values.LevelValues(**{each.name: given.pop(each.name) for each in fields(values.LevelValues)})
-    measured = {name: given.pop(name) for name in ONLY_MEASURED}
     if crossovers:
-        levels = network.levels()
-        _show_crossovers([_crossovers(operation, each, network.gpus_per_node, levels) for each in ranks])
+        levels = values.levels(given)
+        found = [_crossovers(operation, each, given["gpus_per_node"], levels) for each in ranks]
+        show(found, _print_crossovers, several="answers")
     elif time_us is not None or busbw_gbs is not None:
-        if (sizes is None) == (measured["count"] is None):
+        count, dtype = given["count"], given["dtype"]
+        if (sizes is None) == (count is None):
             raise BadInput("give either --bytes or --count")
         if time_us is not None and busbw_gbs is not None:
             raise BadInput("give either --time-us or --busbw-gbs")
-        count, dtype = measured.pop("count"), measured.pop("dtype")
-        hardware = _Hardware(algorithm=algorithm, gpus_per_node=network.gpus_per_node, **measured)
+        if given["peak_gbs"] is not None and given["peak_gbps"] is not None:
+            raise BadInput("give either --peak-gbs or --peak-gbps")
+        for name in ("gpus_per_node", "ranks_per_switch"):
+            if given[name] is not None and algorithm is None:
+                raise BadInput(f"--{name.replace('_', '-')} needs --algorithm: name the algorithm that ran")
         records = []
         for n in ranks:
             for size in sizes or [int(size_bytes(operation, count or 0, dtype.size_bytes, n))]:
                 times = time_us or [float(operations.time_us(operation, size, gbs, n)) for gbs in busbw_gbs or ()]
-                records += [_bandwidths(operation, n, size, time, hardware) for time in times]
-        _show_bandwidths(operation, records)
+                records += [_bandwidths(operation, n, size, time, algorithm, given) for time in times]
+        show(records, _print_bandwidths, several="answers")
     else:
         if sizes is None:
             raise BadInput("name the size whose time you want with --bytes SIZE, or add --crossovers")
         names = algorithms.names(operation)
         if algorithm is not None and algorithm not in names:
             raise BadInput(f"--algorithm {algorithm}: {operation.name} has no such algorithm; {one_of(names)}")
-        logp = LogP(given.pop("overhead_us"), given.pop("gap_us"))
-        model = _Model(operation, algorithm or names[0], network, logp, overheads(**given))
-        predicted = [model.predict(each, size, measured_us) for each, size in product(ranks, sizes)]
-        if json_wanted():
-            values.print_records(predicted)
-        else:
-            _print(operation, predicted)
-
-
-@dataclass(frozen=True, slots=True)
-class LogP:
-    """The parameters of LogP: the overhead o of a processor, and the gap g, the shortest time of a step."""
-
-    overhead_us: float
-    gap_us: float
+        predicted = [
+            _predicted(operation, algorithm or names[0], n, size, measured_us, given)
+            for n, size in product(ranks, sizes)
+        ]
+        show(predicted, _print, several="answers")
 
 
 def _maybe(shown: Mapping[str, Any] | None = None) -> Any:
@@ -260,35 +253,34 @@ class Predicted:
     judged: JudgedTime | None = field(default=None, metadata=json_form(merged=True, optional=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
-    operation: CostOperation
-    algorithm: str
-    network: values.LevelValues
-    logp: LogP
-    overheads: Overheads
-
-    def predict(self, ranks: int, size: int, measured_us: float | None) -> Predicted:
-        levels = self.network.levels(self.logp.overhead_us, self.logp.gap_us)
-        gpus, nodes = values.shape(ranks, self.network.gpus_per_node)
-        made = algorithms.predict(
-            self.operation, self.algorithm, size, algorithms.CostSystem(gpus, nodes, levels), self.overheads
-        )
-        return Predicted(
-            operation=self.operation,
-            algorithm=self.algorithm,
-            ranks=ranks,
-            gpus_per_node=gpus,
-            nodes=nodes,
-            bytes=size,
-            time_us=float(made.time_us),
-            latency_us=float(made.latency_us),
-            busbw_gbs=float(made.busbw_gbs),
-            parts_us=values.floats(made.parts_us),
-            phases_us=None if made.flat_us is None else values.floats(made.phases_us),
-            flat_us=None if made.flat_us is None else float(made.flat_us),
-            judged=None if measured_us is None else _judged(float(made.time_us), measured_us),
-        )
+def _predicted(
+    operation: CostOperation,
+    algorithm: str,
+    ranks: int,
+    size: int,
+    measured_us: float | None,
+    given: Mapping[str, Any],
+) -> Predicted:
+    """The time of an operation; ``given`` has the values of the options about levels and overheads."""
+    levels = values.levels(given, given["overhead_us"], given["gap_us"])
+    gpus, nodes = values.shape(ranks, given["gpus_per_node"])
+    taken = overheads(**{each.name: given[each.name] for each in fields(Overheads)})
+    made = algorithms.predict(operation, algorithm, size, algorithms.CostSystem(gpus, nodes, levels), taken)
+    return Predicted(
+        operation=operation,
+        algorithm=algorithm,
+        ranks=ranks,
+        gpus_per_node=gpus,
+        nodes=nodes,
+        bytes=size,
+        time_us=float(made.time_us),
+        latency_us=float(made.latency_us),
+        busbw_gbs=float(made.busbw_gbs),
+        parts_us=values.floats(made.parts_us),
+        phases_us=None if made.flat_us is None else values.floats(made.phases_us),
+        flat_us=None if made.flat_us is None else float(made.flat_us),
+        judged=None if measured_us is None else _judged(float(made.time_us), measured_us),
+    )
 
 
 def _judged(time_us: float, measured_us: float) -> JudgedTime:
@@ -297,8 +289,8 @@ def _judged(time_us: float, measured_us: float) -> JudgedTime:
     return JudgedTime(measured_us, error, of_error.name, tuple(of_error.causes))
 
 
-def _print(operation: CostOperation, records: list[Predicted]) -> None:
-    print_view(f"{operation.name}: time by the alpha-beta model", columns_of(Predicted), records)
+def _print(records: list[Predicted]) -> None:
+    print_view(f"{records[0].operation.name}: time by the alpha-beta model", columns_of(Predicted), records)
     for record in records:
         if parts := _parts(record):
             say(f"{named_bytes(record.bytes)}: {parts}")
@@ -317,24 +309,6 @@ def _parts(record: Predicted) -> str:
     parts = [f"{name} {us:.2f}" for name, us in record.phases_us.items()]
     longer = record.flat_us / record.parts_us["model"]
     return ", ".join([*parts, f"flat {record.flat_us:.2f} ({longer:.2f} times as long)", *added])
-
-
-@dataclass(frozen=True, slots=True)
-class _Hardware:
-    """Values of the options that say which hardware was measured. BadInput for a contradiction."""
-
-    peak_gbs: float | None
-    peak_gbps: float | None
-    algorithm: str | None
-    gpus_per_node: int | None
-    ranks_per_switch: int | None
-
-    def __post_init__(self) -> None:
-        if self.peak_gbs is not None and self.peak_gbps is not None:
-            raise BadInput("give either --peak-gbs or --peak-gbps")
-        for name in ("gpus_per_node", "ranks_per_switch"):
-            if getattr(self, name) is not None and self.algorithm is None:
-                raise BadInput(f"--{name.replace('_', '-')} needs --algorithm: name the algorithm that ran")
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,33 +338,40 @@ class Bandwidths:
     uplink_wire_gbs: float | None = _maybe(column("on a switch's uplink", digits=3))
 
 
-def _bandwidths(operation: CostOperation, ranks: int, size: int, time_us: float, hardware: _Hardware) -> Bandwidths:
+def _bandwidths(
+    operation: CostOperation,
+    ranks: int,
+    size: int,
+    time_us: float,
+    algorithm: str | None,
+    hardware: Mapping[str, Any],
+) -> Bandwidths:
+    """The bandwidths of a call; ``hardware`` has the values of the options that say what was measured."""
     algbw_gbs = float(operations.algorithm_gbs(size, time_us))
     busbw_gbs = float(operations.bus_gbs(operation, size, time_us, ranks))
     factor = float(operations.bus_factor(operation, ranks))
     found = Bandwidths(operation, ranks, size, time_us, algbw_gbs, busbw_gbs, factor)
-    peak_gbs = hardware.peak_gbs if hardware.peak_gbps is None else float(operations.of_bits(hardware.peak_gbps))
+    peak_gbs, peak_gbps = hardware["peak_gbs"], hardware["peak_gbps"]
+    if peak_gbps is not None:
+        peak_gbs = float(operations.of_bits(peak_gbps))
     if peak_gbs is not None:
         found = replace(found, peak_gbs=peak_gbs, efficiency=busbw_gbs / peak_gbs)
-    if (algorithm := hardware.algorithm) is None:
+    if algorithm is None:
         return found
-    gpus, nodes = values.shape(ranks, hardware.gpus_per_node)
+    gpus, nodes = values.shape(ranks, hardware["gpus_per_node"])
     loads = wires.loads(operation, algorithm, gpus, nodes)
     gpu, node = float(loads.gpu_share), float(loads.node_share)
     found = replace(found, algorithm=algorithm, gpus_per_node=gpus, gpu_share=gpu, gpu_wire_gbs=algbw_gbs * gpu)
     found = replace(found, node_share=node, node_wire_gbs=algbw_gbs * node)
-    if hardware.ranks_per_switch is None:
+    if hardware["ranks_per_switch"] is None:
         return found
-    uplink = float(wires.uplink_share(operation, algorithm, ranks, hardware.ranks_per_switch))
+    uplink = float(wires.uplink_share(operation, algorithm, ranks, hardware["ranks_per_switch"]))
     return replace(found, uplink_share=uplink, uplink_wire_gbs=algbw_gbs * uplink)
 
 
-def _show_bandwidths(operation: CostOperation, records: list[Bandwidths]) -> None:
-    if json_wanted():
-        values.print_records(records)
-        return
+def _print_bandwidths(records: list[Bandwidths]) -> None:
     known = [each for each in columns_of(Bandwidths) if each.value(records[0]) is not None]
-    print_view(f"{operation.name}: bandwidths in 1e9 bytes per second", known, records)
+    print_view(f"{records[0].operation.name}: bandwidths in 1e9 bytes per second", known, records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,10 +425,7 @@ def _crossovers(
     return Crossovers(operation, ranks, gpus, nodes, ranges, tuple(crossovers))
 
 
-def _show_crossovers(records: list[Crossovers]) -> None:
-    if json_wanted():
-        values.print_records(records)
-        return
+def _print_crossovers(records: list[Crossovers]) -> None:
     for record in records:
         title = f"{record.operation.name} over {record.ranks} ranks"
         print_view(f"{title}: fastest", columns_of(Fastest), record.fastest)

@@ -18,7 +18,7 @@ from tuner.cli import times as calibrated_times
 from tuner.cli.command import only
 from tuner.cli.communicator_options import release_option
 from tuner.cli.cost import values
-from tuner.cli.output import json_wanted, print_view, say, shown_as_json
+from tuner.cli.output import print_view, say, shown_as_json
 from tuner.times.costmodels import step
 from tuner.times.costmodels.alphabeta import level
 from tuner.times.costmodels.operations import not_negative, positive
@@ -291,7 +291,5 @@ def _show_overlap(compute_us: float, communication_us: float, hidden: Sequence[f
         }
         for share in hidden
     ]
-    if json_wanted():
-        values.print_records(records)
-        return
-    print_view("Communication behind computation", HIDDEN, records)
+    if not shown_as_json(records, "answers"):
+        print_view("Communication behind computation", HIDDEN, records)

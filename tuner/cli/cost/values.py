@@ -1,17 +1,15 @@
 """Options and output that the cost commands share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import click
 
-from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.cli import options
 from tuner.cli.command import F, stacked
-from tuner.cli.output import print_json
-from tuner.times.costmodels.algorithms import loggp
+from tuner.times.costmodels.algorithms import Levels, loggp
 from tuner.times.costmodels.alphabeta import Level
 from tuner.times.costmodels.operations import CostOperation, divides, not_negative, part, positive, share, whole
 
@@ -110,34 +108,23 @@ def level_options(function: F) -> F:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LevelValues:
-    """Values of :func:`level_options`: inside a node (or on the only network), and between nodes."""
+def levels(given: Mapping[str, Any], overhead_us: float = 0.0, gap_us: float = 0.0) -> Levels:
+    """The levels inside a node (or of the only network) and between nodes, from the values of :func:`level_options`.
 
-    alpha_us: float | None
-    beta_gbs: float | None
-    inter_alpha_us: float | None
-    inter_beta_gbs: float | None
-    gpus_per_node: int | None
+    With LogP's overhead or gap, each alpha is the latency of LogP. BadInput if half of a pair is given, or a network
+    between nodes without GPUs per node.
+    """
+    if given["gpus_per_node"] is None and (given["inter_alpha_us"], given["inter_beta_gbs"]) != (None, None):
+        raise BadInput("--inter-alpha-us and --inter-beta-gbs describe the network between nodes: add --gpus-per-node")
 
-    def levels(self, overhead_us: float = 0.0, gap_us: float = 0.0) -> tuple[Level | None, Level | None]:
-        """The levels inside and between nodes. With LogP's overhead or gap, each alpha is the latency of LogP.
+    def level(prefix: str) -> Level | None:
+        alpha_us, beta_gbs = given[f"{prefix}alpha_us"], given[f"{prefix}beta_gbs"]
+        if (alpha_us is None) != (beta_gbs is None):
+            option = f"--{prefix.replace('_', '-')}"
+            raise BadInput(f"{option}alpha-us and {option}beta-gbs only apply together: give both")
+        return None if alpha_us is None else loggp(alpha_us, overhead_us, gap_us, beta_gbs).level
 
-        BadInput if half of a pair is given, or a network between nodes without GPUs per node.
-        """
-        if self.gpus_per_node is None and (self.inter_alpha_us, self.inter_beta_gbs) != (None, None):
-            raise BadInput(
-                "--inter-alpha-us and --inter-beta-gbs describe the network between nodes: add --gpus-per-node"
-            )
-
-        def level(prefix: str, alpha_us: float | None, beta_gbs: float | None) -> Level | None:
-            if (alpha_us is None) != (beta_gbs is None):
-                raise BadInput(f"--{prefix}alpha-us and --{prefix}beta-gbs only apply together: give both")
-            if alpha_us is None or beta_gbs is None:
-                return None
-            return loggp(alpha_us, overhead_us, gap_us, beta_gbs).level
-
-        return level("", self.alpha_us, self.beta_gbs), level("inter-", self.inter_alpha_us, self.inter_beta_gbs)
+    return level(""), level("inter_")
 
 
 def shape(ranks: int, gpus_per_node: int | None) -> tuple[int, int]:
@@ -148,8 +135,3 @@ def shape(ranks: int, gpus_per_node: int | None) -> tuple[int, int]:
 
 def floats(numbers: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in numbers.items()}
-
-
-def print_records(records: Sequence[object]) -> None:
-    """Prints the answers for all values of the options as JSON."""
-    print_json(list(records), "answers")

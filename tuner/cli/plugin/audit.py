@@ -9,6 +9,7 @@ from tuner.answers import audit
 from tuner.base.errors import BadInput
 from tuner.base.findings import Severity, explained
 from tuner.base.names import Collective
+from tuner.base.view import percent, plain
 from tuner.cli import options
 from tuner.cli.command import FILE
 from tuner.cli.output import human_bytes, number, plural, print_table, progress, say, shown_as_json, verdict
@@ -132,8 +133,8 @@ def _row(run: audit.AuditedRun) -> tuple[object, ...]:
         f"v{run.interface}",
         run.calls,
         len(run.changes),
-        "-" if slower is None else f"{slower:.1f} %",
-        "-" if run.new_here is None else run.new_here,
+        percent(slower),
+        plain(run.new_here),
         asked,
         number(run.query_us, 1),
     )
@@ -141,5 +142,5 @@ def _row(run: audit.AuditedRun) -> tuple[object, ...]:
 
 def _changed(each: audit.ChangedCall) -> tuple[object, ...]:
     alone, tuned = (f"{choice.name} x{choice.channels}" for choice in (each.own, each.tuned))
-    percent = "-" if each.percent is None else f"{each.percent:+.1f} %"
-    return each.collective.name, human_bytes(each.bytes), alone, tuned, percent
+    by = "-" if each.percent is None else f"{each.percent:+.1f} %"
+    return each.collective.name, human_bytes(each.bytes), alone, tuned, by

@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.cli import options
 from tuner.cli.command import FILE
 from tuner.cli.communicator_options import release_option
-from tuner.cli.output import json_wanted, print_json
+from tuner.cli.output import shown_as_json
 from tuner.plugin import headers, loading, rollout
 from tuner.plugin.formats import convert as formats
 from tuner.plugin.table.values import VALID
@@ -28,9 +28,7 @@ def path_command() -> None:
     export NCCL_TUNER_PLUGIN=$(nccl-tuner plugin path)
     """
     installed = str(plugin.path())
-    if json_wanted():
-        print_json({"path": installed})
-    else:
+    if not shown_as_json({"path": installed}):
         click.echo(installed)
 
 
@@ -98,9 +96,7 @@ def env_command(nccl: str | None, table: Path | None, strict: bool, following: s
             click.echo(f"{read.place(finding.line)}: {finding.severity}: {finding.reason}", err=True)
     variables = loading.environment(chosen, plugin.path(), table, strict, following)
     variables.set.update(loading.job_settings(given["live"], given["switch"], timed))
-    if json_wanted():
-        print_json({"release": chosen.name, "set": variables.set, "prepend": variables.prepend})
-    else:
+    if not shown_as_json({"release": chosen.name, "set": variables.set, "prepend": variables.prepend}):
         click.echo("\n".join(variables.exports()))
 
 

@@ -16,7 +16,8 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form, today
 from tuner.cli import options
 from tuner.cli.command import FILE
-from tuner.cli.output import command_line, json_wanted, plural, print_json, say, shown_as_json, verdict
+from tuner.cli.output import command_line, json_wanted, plural, say, shown_as_json, verdict
+from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile, headers, lint, lint_scenario
 from tuner.plugin.compile import CommunicatorShape, between, held_out
@@ -58,9 +59,7 @@ def convert_command(file: Path, out: Path | None, target: str) -> None:
         return
     write_text(out, text)
     rows = len(read.table.decisions)
-    if json_wanted():
-        print_json({"from": read.format, "to": target, "out": str(out), "rows": rows})
-    else:
+    if not shown_as_json({"from": read.format, "to": target, "out": str(out), "rows": rows}):
         click.echo(f"{out}: {plural(rows, 'row')} of {file} ({read.format}) as {target}")
 
 
@@ -76,7 +75,7 @@ def convert_command(file: Path, out: Path | None, target: str) -> None:
 @options.json_option
 def lint_command(
     files: tuple[Path, ...],
-    call: options.CallOptions,
+    call: Request,
     libnccl: float | None,
     communicator: options.CommunicatorOptions,
 ) -> None:
@@ -93,7 +92,7 @@ def lint_command(
     nccl-tuner plugin lint my.table --machine dgx-h100 --nodes 2 --nccl 2.28.9 --libnccl
     """
     if libnccl is not None:
-        if len(files) > 1 or call != options.CallOptions():
+        if len(files) > 1 or call != options.PLAIN:
             raise BadInput(
                 "--libnccl takes one FILE, whose rows say the data types: remove other FILEs, --dtype and --op"
             )
@@ -232,9 +231,7 @@ def compile_command(
     for note in notes:
         say(f"note: {note}", err=True)
     counts = {"decisions": len(table.decisions), "costs": len(table.costs)}
-    if json_wanted():
-        print_json({"out": str(out), **counts, "notes": notes})
-    else:
+    if not shown_as_json({"out": str(out), **counts, "notes": notes}):
         say(f"{out}: {plural(counts['decisions'] or counts['costs'], 'row')}")
 
 

@@ -8,10 +8,12 @@ import click
 from tuner.answers import tried
 from tuner.base.names import Collective
 from tuner.base.records import to_json
+from tuner.base.view import percent
 from tuner.cli import options
 from tuner.cli.command import FILE
 from tuner.cli.output import human_bytes, json_wanted, number, print_json, print_table, say
 from tuner.emulator.group import Operation
+from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.answers import OracleLaunch
 from tuner.plugin import trial
@@ -44,7 +46,7 @@ def dry_run_command(
     table: Path,
     collective: Collective,
     sizes: list[int],
-    call: options.CallOptions,
+    call: Request,
     pipelined: int,
     grouped: int | None,
     communicator: options.CommunicatorOptions,
@@ -68,7 +70,7 @@ def dry_run_command(
     env = communicator["env"]
     of_plugin = tuple(text for text in env if text.startswith("NCCL_TUNER_"))
     described = communicator.scenario(env=tuple(text for text in env if text not in of_plugin))
-    request = call.request(collective, pipelined)
+    request = replace(call, collective=collective, pipelined=pipelined)
     selection = Selection(described.communicator())
     settings = parse_assignments(of_plugin)
     trials = trial.run(table, selection, request, sizes, settings)
@@ -122,8 +124,7 @@ def _row(each: trial.TableTrial, fitted: bool, bypassing: bool) -> tuple[object,
     if not fitted:
         return human_bytes(each.bytes), *_pick(own), *_pick(picked), _lines(each), *says
     saved = None if each.fitted is None else each.fitted.saved_percent
-    saves = "-" if saved is None else f"{saved:.1f} %"
-    return human_bytes(each.bytes), *_pick(each.fitted or own), *_pick(picked), saves, _lines(each), *says
+    return human_bytes(each.bytes), *_pick(each.fitted or own), *_pick(picked), percent(saved), _lines(each), *says
 
 
 def _grids(grids: tuple[int, ...]) -> str:

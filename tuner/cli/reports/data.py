@@ -1,12 +1,14 @@
 """Collects the numbers on the page of a machine, picks with NCCL's and calibrated times, and packs them for a
 browser."""
 
+import itertools
 import json
 import zlib
 from base64 import b64encode
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import field, fields, replace
-from typing import Any, Generic, TypeVar
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -281,36 +283,9 @@ def _few_digits(values: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.where(np.isnan(values), np.float32(np.nan), rounded)
 
 
-V = TypeVar("V", bound=Hashable)
-
-
-@dataclass(slots=True)
-class Once(Generic[V]):
-    """A list of distinct values, in the order in which they were first used."""
-
-    places: dict[V, int] = field(default_factory=dict)
-
-    def place(self, value: V) -> int:
-        """The index of a value; a new value is added at the end."""
-        return self.places.setdefault(value, len(self.places))
-
-    @property
-    def values(self) -> list[V]:
-        """All values in the order of their indices."""
-        return list(self.places)
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """The packed content of a page. ``index`` is JSON; ``numbers`` are rows with one number per size: first rows of
-    little-endian float32, then of uint16.
-
-    The bytes of float32 are in four planes. ``lines`` counts distinct lines. Both texts are base64 of zlib's format.
-    """
-
-    index: str
-    numbers: str
-    lines: int
+def _places() -> "defaultdict[Any, int]":
+    """The places of distinct values in a list, in the order in which they are first asked for."""
+    return defaultdict(itertools.count().__next__)
 
 
 class Packer:
@@ -318,21 +293,25 @@ class Packer:
 
     def __init__(self, report: PageData, calibrated: CalibratedLines | None = None) -> None:
         self.report, self.calibrated = report, calibrated
-        self.floats: Once[bytes] = Once()
-        self.shorts: Once[bytes] = Once()
-        self.numbers: Once[tuple[Any, ...]] = Once()
-        self.texts: Once[str] = Once()
-        self.steps: Once[tuple[str, ...]] = Once()
-        self.traces: Once[tuple[Any, ...]] = Once()
-        self.excluded: Once[tuple[tuple[int, int], ...]] = Once()
-        self.lines: Once[tuple[Any, ...]] = Once()
+        self.floats = _places()
+        self.shorts = _places()
+        self.numbers = _places()
+        self.texts = _places()
+        self.steps = _places()
+        self.traces = _places()
+        self.excluded = _places()
+        self.lines = _places()
         # Of what several lines of the report share, by the identity of an array: where it is placed.
         self._numbers_of: dict[int, int] = {}
         self._values_of: dict[int, float | tuple[int]] = {}
         self._texts_of: dict[tuple[str, str, Callable[..., Any], str], int] = {}
 
-    def pack(self, described: dict[str, object]) -> Packed:
-        """Packs the content; ``described``, which is everything else that the page says, is added to the index."""
+    def pack(self, described: dict[str, object]) -> tuple[str, str]:
+        """Packs the content; ``described``, which is everything else that the page says, is added to the index.
+
+        Returns the index, which is JSON, and rows with one number per size: first rows of little-endian float32, whose
+        bytes are in four planes, then of uint16. Both texts are base64 of zlib's format.
+        """
         report, nodes = self.report, self.report.nodes
         places = [
             [[self._line(release, report.lines[release, one, count]) for count in nodes] for one in Collective]
@@ -348,52 +327,46 @@ class Packer:
             "sizes": report.sizes.tolist(),
             "bus_factors": [[report.bus_factor(one, count) for count in nodes] for one in Collective],
             "places": places,
-            "floats": len(self.floats.values),
-            "numbers": self.numbers.values,
-            "lines": self.lines.values,
-            "excluded": self.excluded.values,
-            "traces": self.traces.values,
-            "steps": [tuple(map(self.texts.place, texts)) for texts in self.steps.values],
-            "texts": self.texts.values,
+            "floats": len(self.floats),
+            "numbers": [*self.numbers],
+            "lines": [*self.lines],
+            "excluded": [*self.excluded],
+            "traces": [*self.traces],
+            "steps": [tuple(map(self.texts.__getitem__, texts)) for texts in self.steps],
+            "texts": [*self.texts],
         }
         # In planes, bytes that are alike lie together.
-        planes = np.frombuffer(b"".join(self.floats.values), np.uint8).reshape(-1, 4).T.tobytes()
-        binary = planes + b"".join(self.shorts.values)
+        planes = np.frombuffer(b"".join(self.floats), np.uint8).reshape(-1, 4).T.tobytes()
+        binary = planes + b"".join(self.shorts)
         text = json.dumps(index, separators=(",", ":"), allow_nan=False)
-        return Packed(_deflated(text.encode()), _deflated(binary), len(self.numbers.values))
+        return _deflated(text.encode()), _deflated(binary)
 
     def _calibrated(self, lines: CalibratedLines) -> dict[str, object]:
         """The calibrated times for the index: for each release, collective and number of nodes the position of a row,
         which refers to times, bounds and what was measured."""
-        report, rows = self.report, Once[tuple[Any, ...]]()
+        report, rows = self.report, _places()
 
         def place(line: CalibratedLine) -> int:
             times = tuple(self._floats(row) for row in (line.time_us, line.low_us, line.high_us))
             used = line.used
             carried = f"; measured times are carried over to: {', '.join(used.carried_over)}"
             said = f"{used.reason}{carried if used.carried_over else ''}"
-            measured = self.shorts.place(line.measured.astype("<u2").tobytes())
-            return rows.place((*times, measured, self.texts.place(said)))
+            measured = self.shorts[line.measured.astype("<u2").tobytes()]
+            return rows[(*times, measured, self.texts[said])]
 
         places = [
             [[place(lines[release, one, count]) for count in report.nodes] for one in Collective]
             for release in report.releases
         ]
-        return {"places": places, "rows": rows.values}
+        return {"places": places, "rows": [*rows]}
 
     def _line(self, nccl: str, line: Line) -> int:
         if id(line.times_us) not in self._numbers_of:
             self._numbers_of[id(line.times_us)] = self._numbers(line)
-        reasons = tuple((_number(algo_proto), self.texts.place(reason)) for algo_proto, reason in line.excluded)
-        return self.lines.place(
-            (
-                self._numbers_of[id(line.times_us)],
-                self.excluded.place(reasons),
-                line.least_bytes,
-                self.texts.place(line.nothing),
-                tuple((_number(each), self._trace(nccl, line, steps)) for each, steps in line.steps.items()),
-            )
-        )
+        reasons = tuple((_number(algo_proto), self.texts[reason]) for algo_proto, reason in line.excluded)
+        steps = tuple((_number(each), self._trace(nccl, line, steps)) for each, steps in line.steps.items())
+        numbers = self._numbers_of[id(line.times_us)]
+        return self.lines[numbers, self.excluded[reasons], line.least_bytes, self.texts[line.nothing], steps]
 
     def _numbers(self, line: Line) -> int:
         pick = np.where(line.pick == NOTHING, 0xFFFF, line.pick)
@@ -403,24 +376,23 @@ class Packer:
                 for algo_proto, row in zip(line.candidates, line.times_us, strict=True)
             ),
             self._floats(line.pick_us),
-            *(self.shorts.place(values.astype("<u2").tobytes()) for values in (pick, line.channels, line.threads)),
+            *(self.shorts[values.astype("<u2").tobytes()] for values in (pick, line.channels, line.threads)),
         )
-        return self.numbers.place(numbers)
+        return self.numbers[numbers]
 
     def _trace(self, nccl: str, line: Line, steps: list[Steps]) -> int:
         """Position of the steps of an explanation; each has the position of its texts, and the values before and after
         it."""
-        return self.traces.place(
-            tuple(
-                (self._texts(nccl, one), self._values(line, one.before), self._values(line, one.after)) for one in steps
-            )
+        values = (
+            (self._texts(nccl, one), self._values(line, one.before), self._values(line, one.after)) for one in steps
         )
+        return self.traces[tuple(values)]
 
     def _texts(self, nccl: str, one: Steps) -> int:
         at = nccl, one.quantity, one.rule, one.unit
         if at not in self._texts_of:
             texts = (one.quantity, one.name, one.unit, one.says, one.source(nccl))
-            self._texts_of[at] = self.steps.place(texts)
+            self._texts_of[at] = self.steps[texts]
         return self._texts_of[at]
 
     def _values(self, line: Line, values: NDArray[Any]) -> float | tuple[int]:
@@ -438,7 +410,7 @@ class Packer:
         return placed
 
     def _floats(self, row: NDArray[Any]) -> int:
-        return self.floats.place(row.astype("<f4").tobytes())
+        return self.floats[row.astype("<f4").tobytes()]
 
 
 def _number(algo_proto: AlgoProto) -> int:

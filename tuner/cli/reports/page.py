@@ -17,7 +17,6 @@ from tuner import release
 from tuner.answers import graphs
 from tuner.answers.charts.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
 from tuner.base import extras
-from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import check_writable, write_text
 from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op
@@ -25,9 +24,10 @@ from tuner.base.printable import printable, raw
 from tuner.cli import options
 from tuner.cli.output import json_wanted, print_json, say
 from tuner.cli.reports import data
-from tuner.cli.reports.data import CalibratedLines, Packer, PageData
+from tuner.cli.reports.data import Packer, PageData
 from tuner.cli.reports.machine_picture import picture
 from tuner.cli.reports.policy import OF_ONE_FILE, with_policy
+from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.machine.graphs import release_key
 from tuner.scenario import Scenario
@@ -38,17 +38,8 @@ if TYPE_CHECKING:
 FIRST_BYTES = 1 << 20  # of the cell that is explained when the page opens
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The text of a page; how many of its bytes are data, and for how many distinct lines."""
-
-    html: str
-    data_bytes: int
-    different_lines: int
-
-
-def page(report: PageData, calibrated: CalibratedLines | None = None) -> Page:
-    """Makes the page, with ``calibrated`` times if these are given. The same content always gives the same text.
+def page(packer: Packer) -> tuple[str, int]:
+    """Makes the text of the page, and says how many of its bytes are data. The same content always gives the same text.
 
     MissingExtra if bokeh is not installed.
     """
@@ -62,23 +53,24 @@ def page(report: PageData, calibrated: CalibratedLines | None = None) -> Page:
 
     from tuner.cli.reports.figures import figures
 
-    packed = Packer(report, calibrated).pack(_described(report))
+    report = packer.report
+    index, numbers = packer.pack(_described(report))
     template = Environment(autoescape=True).from_string(_text("page.html"))
     html = template.render(
         title=f"What NCCL picks on {report.scenario.name}",
         subtitle=_subtitle(report),
         provenance=f"Computed by nccl-tuner {version('nccl-tuner')}, which emulates NCCL's tuning model and selection "
         f"bit for bit and is checked against libnccl; drawn with Bokeh {bokeh.__version__}. The page loads nothing.",
-        calibrated=calibrated is not None,
+        calibrated=packer.calibrated is not None,
         machine=Raw(_machine(report.scenario)),
         style=Raw(_text("page.css")),
         libraries=[Raw(script) for script in Resources(mode="inline", components=["bokeh"]).js_raw],
         figures=Raw(_renumbered(json.dumps(json_item(figures(report), ID("plots")))).replace("<", "\\u003c")),
-        index=packed.index,
-        numbers=packed.numbers,
+        index=index,
+        numbers=numbers,
         script=Raw("\n".join(map(_text, ("data.js", "figures.js", "panel.js")))),
     )
-    return Page(with_policy(printable(html), OF_ONE_FILE), len(packed.index) + len(packed.numbers), packed.lines)
+    return with_policy(printable(html), OF_ONE_FILE), len(index) + len(numbers)
 
 
 def _machine(scenario: Scenario) -> str:
@@ -170,7 +162,7 @@ def _text(name: str) -> str:
 
 def write_page(
     communicator: options.CommunicatorOptions,
-    call: options.CallOptions,
+    call: Request,
     times: "TimesWanted | None",
     out: Path | None,
 ) -> None:
@@ -188,12 +180,13 @@ def write_page(
 
     report = data.collect(scenario, names or scenario.releases, call.dtype, call.op, partial(along, scenario.name))
     lines = None if times is None else data.collect_calibrated(report, times, partial(along, "calibrated times"))
-    made = page(report, lines)
-    write_text(out, made.html)
+    packer = Packer(report, lines)
+    html, data_bytes = page(packer)
+    write_text(out, html)
     summary = {
         "file": str(out),
-        "file_bytes": len(made.html.encode()),
-        "data_bytes": made.data_bytes,
+        "file_bytes": len(html.encode()),
+        "data_bytes": data_bytes,
         "machine": scenario.name,
         "gpus_per_node": scenario.gpus(),
         "releases": list(report.releases),
@@ -201,7 +194,7 @@ def write_page(
         "nodes": list(report.nodes),
         "sizes_bytes": report.sizes.tolist(),
         "picks": len(report.lines) * len(report.sizes),
-        "different_lines": made.different_lines,
+        "different_lines": len(packer.numbers),
     }
     used = {} if lines is None else {line.used.reason: line.used for line in lines.values()}
     if json_wanted():
