@@ -1,7 +1,7 @@
 """The interface for Python: a communicator described in words, and what NCCL does with calls on it."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
@@ -663,53 +663,50 @@ def measure(
     MeasuringFailed.
     """
     from tuner.bench import workflow
-    from tuner.bench.backend import GRAPHS_BELOW_BYTES, Options
+    from tuner.bench.backend import Options
     from tuner.bench.loop import How, Settings, Wanted
 
     if unknown := sorted(how.keys() - Measuring.__annotations__.keys()):
         raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(Measuring.__annotations__)}")
+    chosen: dict[str, Any] = {**_MEASURING_DEFAULTS, **how}
     several = [collectives] if isinstance(collectives, Collective | str) else collectives
-    kind = request(Collective.AllReduce, dtype=how.get("dtype", DataType.float32), op=how.get("op", Op.sum))
+    kind = request(Collective.AllReduce, dtype=chosen["dtype"], op=chosen["op"])
     wanted = Wanted(
-        [by_name(Algorithm, name, "algorithm") for name in how.get("algorithms", ())],
-        [by_name(Protocol, name, "protocol") for name in how.get("protocols", ())],
-        how.get("channels", ()),
+        [by_name(Algorithm, name, "algorithm") for name in chosen["algorithms"]],
+        [by_name(Protocol, name, "protocol") for name in chosen["protocols"]],
+        chosen["channels"],
     )
-    usual = Settings()
     settings = Settings(
-        _at_least("precision_percent", how.get("precision_percent", 2.0), 1e-6) / 100,
-        int(_at_least("rounds", how.get("rounds", usual.rounds), 1)),
-        int(_at_least("repeats", how.get("repeats", usual.repeats), 1)),
-        int(_at_least("warmup", how.get("warmup", usual.warmup), 0)),
-        how.get("budget_s"),
-        int(_at_least("seed", how.get("seed", usual.seed), 0)),
-        int(_at_least("rounds_per_process", how.get("rounds_per_process", usual.rounds_per_process or 1), 1)),
+        _at_least(chosen, "precision_percent", 1e-6) / 100,
+        int(_at_least(chosen, "rounds", 1)),
+        int(_at_least(chosen, "repeats", 1)),
+        int(_at_least(chosen, "warmup", 0)),
+        chosen.get("budget_s"),
+        int(_at_least(chosen, "seed", 0)),
+        int(_at_least(chosen, "rounds_per_process", 1)),
     )
     plan = workflow.Plan(
         [by_name(Collective, name, "collective") for name in several],
         how.get("sizes"),
-        How(kind.dtype, kind.op, (False, True) if how.get("in_place") else (False,), how.get("graph", False)),
+        How(kind.dtype, kind.op, (False, True) if chosen["in_place"] else (False,), chosen["graph"]),
         wanted,
         settings,
     )
-    library, nccl_log = how.get("library"), how.get("nccl_log")
-    opener = (
-        workflow.gpus(
-            Options(
-                how.get("ranks_per_gpu", 1),
-                None if library is None else Path(library),
-                log=None if nccl_log is None else Path(nccl_log),
-                graphs_below_bytes=int(_at_least("graphs_below", how.get("graphs_below", GRAPHS_BELOW_BYTES), 0)),
-                registered=how.get("graph", False),
-            )
-        )
-        if simulated is None
-        else workflow.simulated(simulated.scenario, how.get("seed", 0))
+    if simulated is not None:
+        return workflow.measure(Path(out), workflow.simulated(simulated.scenario, chosen["seed"]), plan)
+    library, nccl_log = chosen.get("library"), chosen.get("nccl_log")
+    on_gpus = Options(
+        chosen["ranks_per_gpu"],
+        None if library is None else Path(library),
+        log=None if nccl_log is None else Path(nccl_log),
+        graphs_below_bytes=int(_at_least(chosen, "graphs_below", 0)),
+        registered=chosen["graph"],
     )
-    return workflow.measure(Path(out), opener, plan)
+    return workflow.measure(Path(out), workflow.gpus(on_gpus), plan)
 
 
-def _at_least(name: str, value: float, least: float) -> float:
+def _at_least(given: Mapping[str, Any], name: str, least: float) -> float:
+    value: float = given[name]
     if value < least:
         raise BadInput(f"{name} {value:g}: valid: {least:g} or more")
     return value

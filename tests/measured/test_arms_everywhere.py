@@ -225,9 +225,9 @@ def test_parquet_without_polars_is_one_line(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_labels_are_escaped() -> None:
-    from tuner.cli.exports import Metric, _lines
+    from tuner.cli.exports import gauge
 
-    (_, _, line) = _lines([Metric("a", "b", [({"x": 'c"d\\e\nf'}, 1.0), ({"x": "unknown"}, None)])])
+    (_, _, line) = gauge("a", "b", [({"x": 'c"d\\e\nf'}, 1.0), ({"x": "unknown"}, None)])
     assert line == 'a{x="c\\"d\\\\e\\nf"} 1'
 
 

@@ -55,30 +55,16 @@ _CAUSE = "accept.may_be_"  # followed by what the cause is
 @click.argument("files", nargs=-1, type=FILE, metavar="[RESULTS]...")
 @of_all_ranks
 @options.communicator_options()
-@options.option(
-    "--collective",
-    "program",
-    "The collective that was run, if RESULTS do not name it.",
-    default="",
-    show_default=False,
-    metavar="NAME",
-)
-@options.option(
-    "--calibration",
-    "Take the expected times from this calibration. [default: the machine's own, else that of a machine with GPUs of "
-    "the same generation, else NCCL's own times with their known error]",
-    metavar="NAME|FILE",
+@options.program_option("The collective that was run, if RESULTS do not name it.")
+@options.calibration_option(
+    "Take the expected times from this calibration.", ", else NCCL's own times with their known error"
 )
 @options.file_option(
     "--like", "FILE", "Compare with this healthy run of the same cluster instead of the expected times."
 )
 @options.flag("--floors", "Print the minimum bandwidths that pass, for use as thresholds; takes no RESULTS.")
-@options.option(
-    "--bytes",
-    "sizes",
-    "Sizes for which --floors prints bandwidths, as NCCL's nBytes.",
-    type=options.SIZES,
-    default="1M,4M,16M,64M,256M,1G,4G",
+@options.sizes_option(
+    "Sizes for which --floors prints bandwidths, as NCCL's nBytes.", default="1M,4M,16M,64M,256M,1G,4G"
 )
 @options.option(
     "--dtype", "Data type for --floors, by NCCL's name.", type=options.Named(DataType, "type"), default="float32"

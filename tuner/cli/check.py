@@ -82,7 +82,7 @@ RULES = (
 @click.argument("words", nargs=-1, type=CollectiveOrFile(), metavar="[COLLECTIVE|FILE]...")
 @options.communicator_options(changes=True, build=True, tuner=True)
 @options.call_options()
-@options.option("--bytes", "sizes", "Sizes. [default: over 60 from 4 B to 16 GiB]", type=options.SIZES)
+@options.sizes_option("Sizes. [default: over 60 from 4 B to 16 GiB]")
 @options.timeout_option
 @communicators_options("Compare")
 @engine_options(untabled=True)

@@ -1,7 +1,7 @@
 """Options that describe a communicator, defined once, and the object that commands get from them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -493,17 +493,18 @@ def of_all_ranks(function: F) -> F:
     Its help does not show these options.
     """
 
-    @wraps(function)
-    def whole(*given: Any, ranks: tuple[int, ...] | None, shared: bool, **others: Any) -> Any:
+    def packed(given: dict[str, Any]) -> Mapping[str, Any]:
+        ranks, shared = given.pop("ranks"), given.pop("shared")
         if ranks is not None or shared:
             raise BadInput(
                 "this command has no --ranks and --shared; these commands do: pick, explain, edges, budget, check"
             )
-        return function(*given, **others)
+        return {}
 
-    for each in getattr(whole, "__click_params__", ()):
+    whole = packing(function, packed)
+    for each in vars(whole)["__click_params__"]:
         each.hidden = each.hidden or each.name in ("ranks", "shared")
-    return whole  # type: ignore[return-value]
+    return whole
 
 
 of_nodes_option = _own(

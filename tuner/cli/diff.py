@@ -365,7 +365,7 @@ class DiffWord(options.CallOrChange):
     "words", nargs=-1, type=DiffWord(Collective, "collective"), metavar="[COLLECTIVE]... [BEFORE] [AFTER] [CHANGE]..."
 )
 @options.change_option
-@options.option("--bytes", "sizes", "Also show picks and times at these sizes, before and after.", type=options.SIZES)
+@options.sizes_option("Also show picks and times at these sizes, before and after.")
 @options.flag("--all-releases", "Compare every pair of releases that run on the machine instead.")
 @options.flag("--whole", "Also show ranges in which only channels or threads change.")
 @options.flag(

@@ -52,11 +52,8 @@ RULES = (
     "List every range of sizes (otherwise ranges with the same algorithm and protocol are merged); with --over "
     "nodes, compute every number of nodes, which takes about 3 ms each.",
 )
-@options.option(
-    "--bytes",
-    "sizes",
+@options.sizes_option(
     "NCCL's nBytes, as in pick: for AllGather and ReduceScatter the bytes of all ranks together.",
-    type=options.SIZES,
     default="1K,64K,1M,16M,256M,1G",
 )
 @options.flag("--per-rank", "--bytes is the part of one rank, not the sum over all ranks.")

@@ -46,12 +46,7 @@ RULES = (
 @options.under("Schedules of one call", "--wire", "--root", "--rank", "--peer")
 @click.argument("collectives", nargs=-1, type=options.AnyCall(Collective, "collective"), metavar="[COLLECTIVE]...")
 @options.option("--format", "kind", "Whose file.", type=click.Choice(FORMATS), required=True)
-@options.option(
-    "--bytes",
-    "sizes",
-    f"Sizes as NCCL's nBytes: several for xla [default: {XLA_SIZES}], or the one size of a schedule.",
-    type=options.SIZES,
-)
+@options.sizes_option(f"Sizes as NCCL's nBytes: several for xla [default: {XLA_SIZES}], or the one size of a schedule.")
 @options.flag(
     "--wire", "Include the flags that LL and LL128 send with the data in the bytes; csv always has both numbers."
 )

@@ -1,7 +1,6 @@
 """Writes answers as CSV, Parquet and Prometheus text."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
 from pathlib import Path
 
 import click
@@ -12,7 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.base.files import replacing
 from tuner.base.frames import Framed
 from tuner.base.names import Algorithm, Protocol
-from tuner.base.printable import label
+from tuner.base.printable import label as label_text
 from tuner.base.view import csv_lines
 from tuner.bench.decide import Decided, DecidedRow
 from tuner.cli import options
@@ -21,15 +20,6 @@ from tuner.cli.output import json_wanted
 from tuner.jobs.workload.priced import Budget, CallPrice, MeasuredPrice, PriceOf
 
 Sample = tuple[Mapping[str, object], float | None]  # labels, and a value where it is known
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A gauge for Prometheus: its name, its help text, and its samples."""
-
-    name: str
-    says: str
-    samples: Iterable[Sample] = field(default_factory=list)
 
 
 def export_options(function: F) -> F:
@@ -59,14 +49,16 @@ class Exports:
         if self.as_csv + self.as_prometheus + json_wanted() > 1:
             raise BadInput("only one of --json, --csv and --prometheus can go to standard output")
 
-    def deliver(self, frame: Framed, metrics: Iterable[Metric]) -> bool:
-        """Writes the requested formats; returns whether something was printed. BadInput if a file cannot be written."""
+    def deliver(self, frame: Framed, metrics: Iterable[str]) -> bool:
+        """Writes the requested formats, of which ``metrics`` are the lines of Prometheus' text; returns whether
+        something was printed. BadInput if a file cannot be written.
+        """
         if self.parquet is not None:
             _write_parquet(frame, self.parquet)
         if self.as_csv:
             click.echo(csv_lines([*frame.columns()], frame.rows()), nl=False)
         elif self.as_prometheus:
-            click.echo("\n".join(_lines(metrics)))
+            click.echo("\n".join(metrics))
         return self.as_csv or self.as_prometheus
 
 
@@ -81,17 +73,16 @@ def _write_parquet(frame: Framed, path: Path) -> None:
         raise BadInput(f"{path}: {str(error).splitlines()[0]}") from None
 
 
-def _lines(metrics: Iterable[Metric]) -> Iterator[str]:
-    """Lines of Prometheus' text format, version 0.0.4: help, type, and a line for each sample."""
-    for metric in metrics:
-        known = [(labels, value) for labels, value in metric.samples if value is not None]
-        if not known:
-            continue
-        yield f"# HELP {metric.name} {metric.says}"
-        yield f"# TYPE {metric.name} gauge"
-        for labels, value in known:
-            inside = ",".join(f'{name}="{label(str(text))}"' for name, text in labels.items())
-            yield f"{metric.name}{{{inside}}} {value:.10g}"
+def gauge(name: str, says: str, samples: Iterable[Sample]) -> Iterator[str]:
+    """A gauge in Prometheus' text format, version 0.0.4: help, type, and a line for each sample; nothing if no sample
+    has a value.
+    """
+    if known := [(labels, value) for labels, value in samples if value is not None]:
+        yield f"# HELP {name} {says}"
+        yield f"# TYPE {name} gauge"
+    for labels, value in known:
+        inside = ",".join(f'{label}="{label_text(str(text))}"' for label, text in labels.items())
+        yield f"{name}{{{inside}}} {value:.10g}"
 
 
 # As NCCL Inspector spells them (ncclAlgoToString, src/collectives.cc, v2.30.7-1), so that its metrics can be joined.
@@ -124,13 +115,13 @@ BUDGET: tuple[tuple[str, str, Callable[[CallPrice], float | None]], ...] = (
 )
 
 
-def of_budget(budget: Budget) -> Iterator[Metric]:
+def of_budget(budget: Budget) -> Iterator[str]:
     """Metrics of a budget, per variant, kind of call and size; times are in microseconds."""
     rows = [(_labels(row), row) for row in budget.by_size]
     for name, says, value in BUDGET:
-        yield Metric(f"nccl_tuner_budget_{name}", says, [(labels, value(row)) for labels, row in rows])
+        yield from gauge(f"nccl_tuner_budget_{name}", says, [(labels, value(row)) for labels, row in rows])
     totals = [({"variant": variant.name}, variant.total_us) for variant in budget.variants]
-    yield Metric("nccl_tuner_budget_total_microseconds", "Predicted time of all calls by NCCL's model.", totals)
+    yield from gauge("nccl_tuner_budget_total_microseconds", "Predicted time of all calls by NCCL's model.", totals)
 
 
 def _labels(row: CallPrice) -> dict[str, object]:
@@ -151,7 +142,7 @@ def _taken(price: PriceOf) -> str:
     return algo_proto(price.algorithm, price.protocol)
 
 
-def of_decision(decided: Decided) -> Iterator[Metric]:
+def of_decision(decided: Decided) -> Iterator[str]:
     """Metrics of a decision, per row of the table (kept or dropped) and per file of measurements."""
     rows = [
         *((_row_labels(row, "true"), row) for row in decided.kept),
@@ -166,9 +157,11 @@ def of_decision(decided: Decided) -> Iterator[Metric]:
         ("regret_before_ratio", f"By which share NCCL's picks {longer}", "regret_before", files),
         ("regret_after_ratio", f"By which share the table's choices {longer}", "regret_after", files),
     ):
-        yield Metric(f"nccl_tuner_decide_{name}", says, [(labels, getattr(each, field_name)) for labels, each in of])
+        yield from gauge(
+            f"nccl_tuner_decide_{name}", says, [(labels, getattr(each, field_name)) for labels, each in of]
+        )
     count = [({"table": decided.table}, float(len(decided.kept)))]
-    yield Metric("nccl_tuner_decide_rows", "Number of rows of the table.", count)
+    yield from gauge("nccl_tuner_decide_rows", "Number of rows of the table.", count)
 
 
 def _row_labels(row: DecidedRow, kept: str) -> dict[str, object]:

@@ -217,11 +217,7 @@ RULES = (
     "Fit the textbook's alpha (latency of a step) and beta (bandwidth of a link) instead. Each FILE is a run over "
     "sizes with NCCL's own choices: what nccl-tests prints or writes with -J, or what 'measure' wrote.",
 )
-@options.option(
-    "--collective",
-    "The collective, if FILE has several or does not name it.",
-    type=options.Named(Collective, "collective"),
-)
+@options.collective_option("The collective, if FILE has several or does not name it.")
 @options.option("--ranks", "Number of ranks, if FILEs do not say it.", type=int)
 @options.option(
     "--algorithm",
@@ -392,12 +388,7 @@ def _unhealthy(path: Path, machine: str, site: Site, given: Given) -> str:
 
 @click.command(name="accuracy", cls=options.Command)
 @click.argument("file", required=False, type=FILE, metavar="[FILE]")
-@options.option(
-    "--calibration",
-    "The calibration to compare FILE with. [default: the machine's own, else that of a machine with GPUs of the "
-    "same generation]",
-    metavar="NAME|FILE",
-)
+@options.calibration_option("The calibration to compare FILE with.")
 @site_options
 @options.file_option(
     "--update",

@@ -4,6 +4,7 @@ import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import click
@@ -119,7 +120,7 @@ def _searches(explanation: GraphExplanation) -> None:
         f"all channels have at most {explanation.total_gbs:g} GB/s, the links of a GPU\n"
         "tried: GPUs tried as the next of a channel; found: channels found so far"
     )
-    rows = [row for _, alike in groupby(new, _kind) for row in [_row(list(alike))]]
+    rows = [_row(list(alike)) for _, alike in groupby(new, _kind)]
     print_table("", ("GB/s", "types", "channels", "searches", "tried", "better", "found"), rows)
     left_out = len(explanation.searches) - len(new)
     if left_out:
@@ -356,14 +357,10 @@ def print_channels(found: Mapping[str, OrderedGraph]) -> None:
     line."""
     hosts = any(_number(device) >> HOST_BIT for each in found.values() for order in each.orders for device in order)
     for name, each in found.items():
-        rows: list[tuple[str, str]] = []
-        first = 0
-        for channel, order in enumerate(each.orders):
-            if channel + 1 == len(each.orders) or each.orders[channel + 1] != order:
-                rows.append(
-                    (str(first) if first == channel else f"{first}-{channel}", " ".join(_devices(order, hosts)))
-                )
-                first = channel + 1
+        rows = [
+            (numbers_in_words(channel for channel, _ in same), " ".join(_devices(order, hosts)))
+            for order, same in groupby(enumerate(each.orders), key=itemgetter(1))
+        ]
         print_table(f"Channels of {name}", ("channel", "devices in their order"), rows)
 
 

@@ -18,7 +18,7 @@ from tuner.base.extras import EXTRAS, FOLDER, Extra, MissingExtra, bindings
 from tuner.base.files import cache_folder
 from tuner.cli import options
 from tuner.cli.communicator_options import ReleaseName
-from tuner.cli.output import json_wanted, print_json, print_table, say, verdict
+from tuner.cli.output import json_wanted, print_json, print_table, say, show, verdict
 from tuner.oracle import library, process
 
 OBJECTS = ("libnccl_tuner_plugin.so", "libnccl_tuner_force.so", "libnccl_tuner_sim.so", "libnccl_tuner_picks.so")
@@ -74,17 +74,13 @@ def inspect() -> Installation:
         python=platform.python_version(),
         platform=f"{sys.platform} {platform.machine()}",
         folder=Path(__file__).resolve().parents[1],
-        parts=(*_objects(), *_modules(), _oracle(), _cache()),
+        parts=(*(_object(FOLDER / name) for name in OBJECTS), *_modules(), _oracle(), _cache()),
         extras=EXTRAS,
         cache=cache_folder(),
         cached=tuple(_cached()),
         installed_nccl=tuple(_installed()),
         releases=tuple(release.names()),
     )
-
-
-def _objects() -> list[InstalledPart]:
-    return [_object(FOLDER / name) for name in OBJECTS]
 
 
 def _object(file: Path) -> InstalledPart:
@@ -170,11 +166,12 @@ def doctor_command(ctx: click.Context) -> None:
     nccl-tuner doctor
     nccl-tuner doctor --json
     """
-
     found = inspect()
-    if json_wanted():
-        print_json(found)
-        ctx.exit(0 if found.works else 1)
+    show(found, _print)
+    ctx.exit(0 if found.works else 1)
+
+
+def _print(found: Installation) -> None:
     say(_verdict(found))
     say(f"nccl-tuner {found.version} in {found.folder}, Python {found.python}, {found.platform}")
     say(f"NCCL releases with a table: {', '.join(found.releases)}\n")
@@ -196,7 +193,6 @@ def doctor_command(ctx: click.Context) -> None:
     say("\nTo mend" if mend else "\nNothing is missing.")
     for line in mend:
         say(f"  {line}")
-    ctx.exit(0 if found.works else 1)
 
 
 def _verdict(found: Installation) -> str:

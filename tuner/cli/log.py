@@ -9,13 +9,12 @@ import click
 
 from tuner.base.errors import BadInput, CannotBeJudged
 from tuner.base.findings import Severity, words
-from tuner.base.names import Collective, Protocol
+from tuner.base.names import Protocol
 from tuner.base.records import to_json
 from tuner.base.sizes import plural
 from tuner.cli import options
 from tuner.cli.command import FILE, option, stacked
 from tuner.cli.communicator_options import fact_options, release_option
-from tuner.cli.options import Named
 from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, say, show
 from tuner.emulator.request import Request
 from tuner.machine import graphs, topology
@@ -66,11 +65,7 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
     "Graphs that a node dumped (NCCL_GRAPH_DUMP_FILE), instead of those in the log.",
 )
 @options.option("--env", "A NCCL variable that the log does not show.", multiple=True, metavar="NAME=VALUE")
-@options.option(
-    "--collective",
-    "The collective of the logged choices, in logs that do not name it (2.20 to 2.22).",
-    type=Named(Collective, "collective"),
-)
+@options.collective_option("The collective of the logged choices, in logs that do not name it (2.20 to 2.22).")
 @options.call_options(buffers=False, in_place=False, windows=False)
 @options.json_option
 def command(

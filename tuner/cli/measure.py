@@ -192,7 +192,7 @@ def _channels(text: str) -> tuple[int, ...]:
     metavar="|".join(BACKENDS),
 )
 @options.out_option("FILE", "The file of measurements to write; an existing file is continued.")
-@options.option("--bytes", "sizes", "Sizes as NCCL's nBytes. [default: powers of two, 8 to 1G]", type=options.SIZES)
+@options.sizes_option("Sizes as NCCL's nBytes. [default: powers of two, 8 to 1G]")
 @options.option(
     "--algorithms", "Only measure these algorithms, such as ring,tree.", type=_names(Algorithm, "algorithm"), default=()
 )

@@ -58,14 +58,7 @@ def site_options(function: F) -> F:
             type=click.IntRange(1),
             metavar="N",
         ),
-        options.option(
-            "--collective",
-            "program",
-            "The collective that was run, if the files do not say it.",
-            default="",
-            show_default=False,
-            metavar="NAME",
-        ),
+        options.program_option("The collective that was run, if the files do not say it."),
     )
 
 

@@ -196,6 +196,27 @@ _IN_PLACE = flag(
 SIZES = Parsed("sizes", size_list)  # and ranges of sizes
 
 
+def sizes_option(says: str, default: str | None = None) -> Callable[[F], F]:
+    """The option ``--bytes`` for several sizes, for the parameter ``sizes``."""
+    return option("--bytes", "sizes", says, type=SIZES, default=default)
+
+
+def collective_option(says: str) -> Callable[[F], F]:
+    """The option ``--collective`` for a collective that files may not name."""
+    return option("--collective", says, type=Named(Collective, "collective"))
+
+
+def program_option(says: str) -> Callable[[F], F]:
+    """The option ``--collective`` for the parameter ``program``, a name that files are read with."""
+    return option("--collective", "program", says, default="", show_default=False, metavar="NAME")
+
+
+def calibration_option(says: str, otherwise: str = "", heading: str | None = None) -> Callable[[F], F]:
+    """The option ``--calibration``; ``otherwise``: what is the default where no calibration fits the machine."""
+    default = f"the machine's own, else that of a machine with GPUs of the same generation{otherwise}"
+    return option("--calibration", f"{says} [default: {default}]", metavar="NAME|FILE", heading=heading)
+
+
 def out_option(metavar: str, says: str, required: bool = True) -> Callable[[F], F]:
     """The option ``-o``, ``--out`` for the file to write, for the parameter ``out``."""
     return file_option("-o", "--out", "out", metavar, says, required=required)
@@ -232,12 +253,8 @@ def time_options(default: str, said: str | None = None) -> Callable[[F], F]:
             type=click.Choice(("nccl", "calibrated", "both")),
             metavar="WHOSE",
         ),
-        option(
-            "--calibration",
-            "Take calibrated times from this calibration; implies --time calibrated. [default: the machine's "
-            "own, else that of a machine with GPUs of the same generation]",
-            metavar="NAME|FILE",
-            heading=CONSTANTS,
+        calibration_option(
+            "Take calibrated times from this calibration; implies --time calibrated.", heading=CONSTANTS
         ),
     )
 
@@ -266,12 +283,9 @@ collective_argument = click.argument("collective", type=Named(Collective, "colle
 collectives_argument = click.argument(
     "collectives", nargs=-1, type=Named(Collective, "collective"), metavar="[COLLECTIVE]..."
 )
-bytes_option = option(
-    "--bytes",
-    "sizes",
+bytes_option = sizes_option(
     "Sizes as NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536; "
     "8..1G*2 means nccl-tests' -b 8 -e 1G -f 2.",
-    type=SIZES,
     default="8,1K,32K,256K,1M,4M,16M,64M,256M,1G",
 )
 

@@ -41,7 +41,7 @@ MOST_RANKS = 65_536  # whose order is followed rank by rank
 @options.under("Which calls", "--group", "--root", "--rows")
 @options.under("Output", "--settings")
 @options.collective_argument
-@options.option("--bytes", "sizes", "Sizes as NCCL's nBytes, as in pick. [default: 1M]", type=options.SIZES)
+@options.sizes_option("Sizes as NCCL's nBytes, as in pick. [default: 1M]")
 @options.option(
     "--row-bytes",
     "Size of a row whose result must have the same bits wherever the row is in the call, such as the row of a "

@@ -29,12 +29,7 @@ DEFAULT_SIZES = "1K,16K,64K,256K,1M,16M,256M,1G"
 @click.command(name="table", cls=options.Command)
 @options.communicator_options(build=True)
 @options.call_options(in_place=False, windows=False)
-@options.option(
-    "--bytes",
-    "sizes",
-    f"With --buffers window: the sizes of the columns, as NCCL's nBytes. [default: {DEFAULT_SIZES}]",
-    type=options.SIZES,
-)
+@options.sizes_option(f"With --buffers window: the sizes of the columns, as NCCL's nBytes. [default: {DEFAULT_SIZES}]")
 @options.time_options("nccl")
 @options.libnccl_option("Show the real libnccl's table instead.")
 @options.json_option

@@ -234,12 +234,7 @@ def _span(low: int, high: int) -> str:
     metavar="PERCENT",
 )
 @options.flag("--next", "wants_next", "Show which few combinations to force next.")
-@options.option(
-    "--calibration",
-    "The calibration whose times --next uses. [default: the machine's own, else that of a machine with GPUs of "
-    "the same generation]",
-    metavar="NAME|FILE",
-)
+@options.calibration_option("The calibration whose times --next uses.")
 @options.file_option(
     "--histogram",
     "CSV",

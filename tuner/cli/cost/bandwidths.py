@@ -31,28 +31,15 @@ RULES = (
 
 @click.command(name="ideal", cls=options.Command, rules=RULES)
 @options.under(TILED, "--profile", "--bytes", "--ranks-per-node", "--path", "--one-tile-per-gpu", "--measured-ms")
-@options.option(
-    "--intra-gbs",
-    "Bandwidth of a GPU to the GPUs of its node, in one direction, GB/s (1e9 bytes per second).",
-    type=values.POSITIVE,
-    metavar="GBS",
+@values.gbs_option(
+    "--intra-gbs", "Bandwidth of a GPU to the GPUs of its node, in one direction, GB/s (1e9 bytes per second)."
 )
-@options.option(
-    "--inter-gbs",
-    "Bandwidth of a node to other nodes, all adapters together, GB/s.",
-    type=values.POSITIVE,
-    metavar="GBS",
-)
+@values.gbs_option("--inter-gbs", "Bandwidth of a node to other nodes, all adapters together, GB/s.")
 @options.option("--gpus-per-node", "GPUs per node; several numbers separated by commas.", type=values.WHOLES)
 @options.option(
     "--nodes", "Number of nodes; several numbers separated by commas. [default: 1, with --fabric 2]", type=values.WHOLES
 )
-@options.option(
-    "--busbw-gbs",
-    "A measured bus bandwidth in GB/s, whose share of the ideal is shown.",
-    type=values.POSITIVE,
-    metavar="GBS",
-)
+@values.gbs_option("--busbw-gbs", "A measured bus bandwidth in GB/s, whose share of the ideal is shown.")
 @options.option(
     "--fabric",
     "name",
@@ -60,12 +47,7 @@ RULES = (
     metavar="NAME|FILE.toml",
 )
 @options.option("--profile", "Which link values of --fabric to use: nominal, measured, tables.", default="measured")
-@options.option(
-    "--bytes",
-    "sizes",
-    "Sizes of the AllReduce; 2GB is 2e9 bytes. [default: those of the tables in the fabric's file]",
-    type=options.SIZES,
-)
+@options.sizes_option("Sizes of the AllReduce; 2GB is 2e9 bytes. [default: those of the tables in the fabric's file]")
 @options.option("--ranks-per-node", "Ranks per node; several separated by commas.", type=values.WHOLES, default="1")
 @options.option(
     "--path",

@@ -66,34 +66,17 @@ RULES = (
     metavar="NAME",
 )
 @values.ranks_option
-@options.option(
-    "--bytes",
-    "sizes",
-    "Size of the whole array, as nccl-tests counts it. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.",
-    type=options.SIZES,
-)
+@options.sizes_option("Size of the whole array, as nccl-tests counts it. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.")
 @values.level_options
-@options.option(
+@values.us_option(
     "--overhead-us",
     "Overhead o of a processor in the LogP model, in us. Each alpha is then LogP's latency L, and a step takes "
     "L + 2 o.",
-    type=values.NOT_NEGATIVE,
     default=0.0,
-    metavar="US",
 )
-@options.option(
-    "--gap-us",
-    "Gap g in the LogP model, in us: the shortest time that a step can take.",
-    type=values.NOT_NEGATIVE,
-    default=0.0,
-    metavar="US",
-)
-@options.option(
-    "--software-us",
-    f"Time that library, driver and launch add to a call, in us; {_usual('software')}.",
-    type=values.NOT_NEGATIVE,
-    default=0.0,
-    metavar="US",
+@values.us_option("--gap-us", "Gap g in the LogP model, in us: the shortest time that a step can take.", default=0.0)
+@values.us_option(
+    "--software-us", f"Time that library, driver and launch add to a call, in us; {_usual('software')}.", default=0.0
 )
 @options.option(
     "--protocol",
@@ -109,12 +92,7 @@ RULES = (
     default=0.0,
     metavar="SHARE",
 )
-@options.option(
-    "--copy-gbs",
-    "Bandwidth of an additional copy of the whole size, for example over PCIe, in GB/s.",
-    type=values.POSITIVE,
-    metavar="GBS",
-)
+@values.gbs_option("--copy-gbs", "Bandwidth of an additional copy of the whole size, for example over PCIe, in GB/s.")
 @options.option(
     "--straggler",
     f"By which factor the slowest rank takes longer; {_usual('straggler')}.",
@@ -136,11 +114,8 @@ RULES = (
 )
 @options.option("--count", "NCCL's count argument, in elements of --dtype; instead of --bytes.", type=int)
 @options.option("--dtype", "Its type.", type=options.Named(DataType, "type"), default="float32")
-@options.option(
-    "--peak-gbs",
-    "The hardware's peak bandwidth in one direction, in GB/s; shows the share of it that was reached.",
-    type=values.POSITIVE,
-    metavar="GBS",
+@values.gbs_option(
+    "--peak-gbs", "The hardware's peak bandwidth in one direction, in GB/s; shows the share of it that was reached."
 )
 @options.option(
     "--peak-gbps",

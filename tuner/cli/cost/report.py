@@ -41,43 +41,28 @@ from tuner.times.costmodels.alphabeta import Level
 @click.argument("file", type=FILE)
 @of_all_ranks
 @options.communicator_options()
-@options.option(
-    "--collective",
-    "The collective, if FILE has several or does not name it.",
-    type=options.Named(Collective, "collective"),
-)
-@options.option(
+@options.collective_option("The collective, if FILE has several or does not name it.")
+@values.gbs_option(
     "--intra-gbs",
     "Bandwidth of a GPU's links inside the node, in GB/s. [default: that of its NVLinks in the data sheet]",
-    type=values.POSITIVE,
-    metavar="GBS",
 )
-@options.option(
-    "--inter-gbs",
-    "Bandwidth of all adapters of a node together, in GB/s. [default: as in the topology]",
-    type=values.POSITIVE,
-    metavar="GBS",
+@values.gbs_option(
+    "--inter-gbs", "Bandwidth of all adapters of a node together, in GB/s. [default: as in the topology]"
 )
-@options.option(
+@values.us_option(
     "--alpha-us",
     "alpha_intra_us",
     "For the alpha-beta model: latency of a step inside a node, in us.",
-    type=values.NOT_NEGATIVE,
     default=ALPHA_INTRA_US,
-    metavar="US",
 )
-@options.option("--beta-gbs", "beta_intra_gbs", "[default: --intra-gbs]", type=values.POSITIVE, metavar="GBS")
-@options.option(
+@values.gbs_option("--beta-gbs", "beta_intra_gbs", "[default: --intra-gbs]")
+@values.us_option(
     "--inter-alpha-us",
     "alpha_inter_us",
     "For the alpha-beta model: latency of a step between nodes, in us.",
-    type=values.NOT_NEGATIVE,
     default=ALPHA_INTER_US,
-    metavar="US",
 )
-@options.option(
-    "--inter-beta-gbs", "beta_inter_gbs", "[default: a GPU's share of --inter-gbs]", type=values.POSITIVE, metavar="GBS"
-)
+@values.gbs_option("--inter-beta-gbs", "beta_inter_gbs", "[default: a GPU's share of --inter-gbs]")
 @options.time_options("both")
 @options.file_option("--plot", "OUT.png", "Draw the comparison to this file: .png, .svg or .pdf; needs matplotlib.")
 @options.json_option

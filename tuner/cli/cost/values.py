@@ -72,6 +72,8 @@ def _name(param: click.Parameter | None) -> str:
 
 
 POSITIVE, NOT_NEGATIVE, SHARE = map(Number, (positive, not_negative, share))
+us_option = partial(options.option, type=NOT_NEGATIVE, metavar="US")
+gbs_option = partial(options.option, type=POSITIVE, metavar="GBS")
 POSITIVES, PARTS, WHOLES = CheckedNumbers(positive), CheckedNumbers(part), CheckedNumbers(whole, int)
 
 
@@ -89,21 +91,14 @@ def level_options(function: F) -> F:
     that between nodes."""
     return stacked(
         function,
-        options.option(
-            "--alpha-us",
-            "Latency of a step, in us; with --gpus-per-node, of a step inside a node.",
-            type=NOT_NEGATIVE,
-            metavar="US",
-        ),
-        options.option(
+        us_option("--alpha-us", "Latency of a step, in us; with --gpus-per-node, of a step inside a node."),
+        gbs_option(
             "--beta-gbs",
             "Bandwidth of a rank in one direction, in GB/s (1e9 bytes per second); with --gpus-per-node, its "
             "bandwidth inside a node.",
-            type=POSITIVE,
-            metavar="GBS",
         ),
-        options.option("--inter-alpha-us", "Latency of a step between nodes, in us.", type=NOT_NEGATIVE, metavar="US"),
-        options.option("--inter-beta-gbs", "Bandwidth of a GPU between nodes, in GB/s.", type=POSITIVE, metavar="GBS"),
+        us_option("--inter-alpha-us", "Latency of a step between nodes, in us."),
+        gbs_option("--inter-beta-gbs", "Bandwidth of a GPU between nodes, in GB/s."),
         options.option("--gpus-per-node", "GPUs per node. [default: one network for all ranks]", type=int),
     )
 

@@ -32,11 +32,8 @@ MOST_SHOWN = 12  # changed calls
     type=options.NUMBERS,
     metavar="N[,N...]",
 )
-@options.option(
-    "--bytes",
-    "sizes",
-    "Sizes to ask about, as NCCL's nBytes. [default: 1 KiB to 1 GiB, each four times the previous one]",
-    type=options.SIZES,
+@options.sizes_option(
+    "Sizes to ask about, as NCCL's nBytes. [default: 1 KiB to 1 GiB, each four times the previous one]"
 )
 @options.timeout_option
 @options.json_option

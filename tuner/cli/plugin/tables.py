@@ -1,6 +1,6 @@
 """``nccl-tuner plugin convert``, ``lint``, ``compile``: decision tables as files."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import partial
 from itertools import pairwise
@@ -220,13 +220,18 @@ def compile_command(
     nccl-tuner plugin compile --machine dgx-h100 --interpolate 2,8,32 --nccl 2.28.9 --out to-32-nodes.table
     nccl-tuner plugin compile --measured sweep.csv --out best.table
     """
-    wanted = _Wanted(tuple(dict.fromkeys(collectives or Collective)), form, channels, runs)
+    wanted = tuple(dict.fromkeys(collectives or Collective))
     if samples is not None:
-        table, notes = _measured(samples, wanted, communicator.but(interpolate=node_counts))
+        described = any(communicator.given.values()) or communicator["nodes"] is not None
+        if described or form == "costs" or channels or runs or node_counts:
+            raise BadInput(
+                "--measured only goes with COLLECTIVE and --out, as its file has everything that goes into the table"
+            )
+        table, notes = _measured(samples, wanted)
     elif node_counts is not None:
-        table, notes = _interpolated(communicator.scenario(), wanted, _counts(node_counts))
+        table, notes = _interpolated(communicator.scenario(), wanted, form, channels, runs, _counts(node_counts))
     else:
-        table, notes = _emulated(communicator.scenario(), wanted)
+        table, notes = _emulated(communicator.scenario(), wanted, form, channels, runs)
     parse.write(out, table)
     for note in notes:
         say(f"note: {note}", err=True)
@@ -235,27 +240,16 @@ def compile_command(
         say(f"{out}: {plural(counts['decisions'] or counts['costs'], 'row')}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What the table has to contain, and for which releases."""
-
-    collectives: tuple[Collective, ...]
-    form: str  # "decisions" or "costs"
-    channels: bool
-    runs: str | None  # the release that will run it
-
-
-def _emulated(scenario: Scenario, wanted: _Wanted) -> tuple[Table, list[str]]:
-    if wanted.form == "costs" and wanted.channels:
+def _emulated(
+    scenario: Scenario, collectives: Sequence[Collective], form: str, channels: bool, runs: str | None
+) -> tuple[Table, list[str]]:
+    """The table and notes on it; ``form`` is decisions or costs, ``runs`` the release that will run it."""
+    if form == "costs" and channels:
         raise BadInput("--channels only applies with --as decisions, as cost rows set no channels")
     if scenario.ranks == 1:
         raise BadInput("with one rank there is nothing to choose, as NCCL only copies the data")
     selection = Selection(scenario.communicator())
-    other = (
-        None
-        if wanted.runs is None
-        else Selection(replace(scenario, nccl=release.load(wanted.runs).name).communicator())
-    )
+    other = None if runs is None else Selection(replace(scenario, nccl=release.load(runs).name).communicator())
     provenance = {"machine": scenario.title.rpartition(", NCCL ")[0], "release": f"NCCL {scenario.nccl}", **_written()}
     if scenario.gpu_names:
         provenance[GPUS] = ", ".join(scenario.gpu_names)
@@ -263,11 +257,11 @@ def _emulated(scenario: Scenario, wanted: _Wanted) -> tuple[Table, list[str]]:
         provenance["for"] = f"NCCL {other.communicator.release.name}"
         provenance[headers.NCCL] = other.communicator.release.name
     provenance["calls"] = "float32, sum, plain buffers"
-    if wanted.form == "costs":
-        costs = compile.costs(selection, wanted.collectives)
+    if form == "costs":
+        costs = compile.costs(selection, collectives)
         notes = [] if other is None else compile.notes_on_costs(costs, other)
         return Table(costs=tuple(costs), provenance=provenance), notes
-    rows, notes = compile.decisions(selection, wanted.collectives, wanted.channels), []
+    rows, notes = compile.decisions(selection, collectives, channels), []
     if other is not None:
         every = len(rows)
         rows, notes = compile.for_release(rows, other)
@@ -286,13 +280,20 @@ def _counts(text: str) -> list[int]:
     return counts
 
 
-def _interpolated(scenario: Scenario, wanted: _Wanted, counts: list[int]) -> tuple[Table, list[str]]:
-    if wanted.form == "costs" or scenario.nodes != 1:
+def _interpolated(
+    scenario: Scenario,
+    collectives: Sequence[Collective],
+    form: str,
+    channels: bool,
+    runs: str | None,
+    counts: list[int],
+) -> tuple[Table, list[str]]:
+    if form == "costs" or scenario.nodes != 1:
         raise BadInput(
             "--interpolate already names the numbers of nodes, and only works with --as decisions: remove --nodes and "
             "--as costs"
         )
-    compiled = {count: _emulated(scenario.with_nodes(count), wanted) for count in counts}
+    compiled = {count: _emulated(scenario.with_nodes(count), collectives, form, channels, runs) for count in counts}
     known = {
         CommunicatorShape(count * scenario.ranks, count): table.decisions for count, (table, _) in compiled.items()
     }
@@ -315,14 +316,8 @@ def _interpolated(scenario: Scenario, wanted: _Wanted, counts: list[int]) -> tup
     return Table((*every, *rows), provenance=provenance), notes
 
 
-def _measured(file: Path, wanted: _Wanted, communicator: options.CommunicatorOptions) -> tuple[Table, list[str]]:
-    asked = wanted.form == "costs" or wanted.channels or wanted.runs
-    given = asked or any(communicator[name] for name in communicator.given if name != "nodes")
-    if given or communicator["nodes"] is not None:
-        raise BadInput(
-            "--measured only goes with COLLECTIVE and --out, as its file has everything that goes into the table"
-        )
-    kept = {where: sizes for where, sizes in measured.read(file).items() if where.collective in wanted.collectives}
+def _measured(file: Path, collectives: Sequence[Collective]) -> tuple[Table, list[str]]:
+    kept = {where: sizes for where, sizes in measured.read(file).items() if where.collective in collectives}
     rows, notes = measured.decisions(kept)
     return Table(tuple(rows), provenance={"measurements": file.name, **_written()}), notes
 
