@@ -30,6 +30,7 @@ from tuner.times.timemodel.form import BELIEFS, BY_NETWORK, TimesOfCalls
 
 NAMES = [name for name in BELIEFS if name.startswith(("net_", "tree_", "nvls_tree_", "pat_")) and "." not in name]
 ROUNDS, MOST_ROWS = 3, 60  # of a site count; more of them count less each
+STEP = float(np.sqrt(np.finfo(np.float64).eps))  # of a derivative
 SCATTER, PRIOR_SITES = 0.12, 3  # natural logarithm of times; sites that what is believed so far counts as
 GIVEN = (0, 1, 4)  # rows of a site
 LARGE_BYTES = 1 << 24
@@ -138,14 +139,22 @@ def fit(rows: MeasuredCalls, nodes: Mapping[str, float], medians: Array, widths:
     weight, times = min(1.0, MOST_ROWS / len(rows)), TimesOfCalls(calls)
     nodes = {**nodes, **{name: 1.0 for name in nodes if name.partition(".")[2] in NETWORKS}}
 
-    def off(vector: Array) -> Array:
-        values = {**nodes, **dict(zip(NAMES, np.exp(vector).tolist(), strict=True))}
-        return np.asarray((log_us - np.log(times.times_us(values))) / SCATTER)
+    def named(vector: Array) -> dict[str, float]:
+        return dict(zip(NAMES, np.exp(vector).tolist(), strict=True))
+
+    def off(times_us: Array) -> Array:
+        return np.asarray(np.sqrt(weight) * softened((log_us - np.log(times_us)) / SCATTER))
 
     def residuals(vector: Array) -> Array:
-        return np.concatenate([np.sqrt(weight) * softened(off(vector)), (vector - medians) / widths])
+        return np.concatenate([off(times.times_us({**nodes, **named(vector)})), (vector - medians) / widths])
 
-    found = least_squares(residuals, medians, max_nfev=60)
+    def slope(vector: Array) -> Array:
+        steps = STEP * np.maximum(1.0, np.abs(vector)) * np.where(vector < 0, -1, 1)
+        beside, values = vector + steps, {**nodes, **named(vector)}
+        risen = off(times.times_us_each_changed(values, named(beside))) - off(times.times_us(values))
+        return np.vstack([(risen / (beside - vector)[:, None]).T, np.diag(1 / widths)])
+
+    found = least_squares(residuals, medians, jac=slope, max_nfev=60)
     return found.x, np.diag(np.linalg.inv(found.jac.T @ found.jac))
 
 

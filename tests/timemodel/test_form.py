@@ -93,6 +93,24 @@ def test_times_asked_again_are_those_of_the_parameters() -> None:
     assert np.array_equal(times.times_us(far), Form(far).times_us(mixed))
 
 
+@pytest.mark.parametrize("network", range(len(features.NETWORKS)))
+def test_times_with_each_parameter_changed_are_those_one_after_the_other(network: int) -> None:
+    """Of every formula, of one algorithm and protocol alone, and of calls on several networks."""
+    every = [calls(machine, nodes, collective) for machine, nodes in SHAPES for collective in ("allreduce", "reduce")]
+    for machine, nodes in SHAPES:
+        selection = tuner.communicator(machine, nodes=nodes, nccl="2.28.9").selection
+        every += [features.of_algo_proto(selection, ALLREDUCE, SIZES, each) for each in selection.candidates(ALLREDUCE)]
+    mixed, base = features.concatenated(every), believed()
+    on_several = replace(mixed, network=np.where(mixed.bytes > 1 << 20, network, 0))
+    changes = np.random.default_rng(5).normal(0, 0.3, len(PARAMETERS))
+    changed = {name: base[name] * float(np.exp(change)) for name, change in zip(PARAMETERS, changes, strict=True)}
+    for asked in (mixed, on_several, replace(every[-1], network=network)):
+        each_us = TimesOfCalls(asked).times_us_each_changed(base, changed)
+        for name, found_us in zip(changed, each_us, strict=True):
+            expected_us = Form({**base, name: changed[name]}).times_us(asked)
+            np.testing.assert_allclose(found_us, expected_us, rtol=1e-14, err_msg=name)
+
+
 @pytest.mark.parametrize(("machine", "nodes"), SHAPES)
 def test_a_fit_finds_the_times_again(machine: str, nodes: int) -> None:
     """Times by parameters far from the beliefs, without noise: the fit's are within 1 % of them, held-out sizes too."""

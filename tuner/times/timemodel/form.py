@@ -22,6 +22,7 @@ from tuner.times.timemodel.features import (
     Array,
     Features,
     Numbers,
+    Part,
     ceil,
     least,
     log2,
@@ -196,12 +197,14 @@ class Form:
     def _of(self, name: str, calls: Features) -> Numbers:
         """A parameter with each call's factor for its collective."""
         if name not in self._by_collective:
-            factors = np.array([self.parameters[factor] for factor in _factors(name)])
+            factors = _in_a_row([self.parameters[factor] for factor in _factors(name)])
             values = self.parameters.get(name, 1.0) * factors
             self._by_collective[name] = values, values.tolist()
         of_arrays, of_numbers = self._by_collective[name]
         collective = calls.collective
-        return of_arrays[collective] if isinstance(collective, np.ndarray) else of_numbers[collective]
+        if isinstance(collective, np.ndarray) or of_arrays.ndim > 1:
+            return of_arrays[..., np.atleast_1d(collective)]
+        return of_numbers[collective]
 
     def _between(self, calls: Features) -> Mapping[str, Numbers]:
         """The parameters of what is between nodes by name, with each call's factor for its network."""
@@ -351,8 +354,15 @@ class _OnNetworks(dict[str, Array]):
         self._networks, self._network = networks, network
 
     def __missing__(self, name: str) -> Array:
-        values: Array = np.array([each[name] for each in self._networks])[self._network]
+        values: Array = _in_a_row([each[name] for each in self._networks])[..., self._network]
         return values
+
+
+def _in_a_row(values: Sequence[Numbers]) -> Array:
+    """Numbers beside each other, [value]; where some are columns [set, 1], [set, value]."""
+    if any(isinstance(value, np.ndarray) for value in values):
+        return np.concatenate(np.broadcast_arrays(*map(np.atleast_1d, values)), axis=-1)
+    return np.array(values)
 
 
 class TimesOfCalls:
@@ -375,6 +385,29 @@ class TimesOfCalls:
         for number, which, part in parts:
             times_us[which] = self._times_of(number, part, parameters)
         return times_us
+
+    def times_us_each_changed(self, parameters: Mapping[str, float], changed: Mapping[str, float]) -> Array:
+        """The times, [changed parameter, call], with one parameter after the other set to its value in ``changed``.
+
+        All at once, for the derivatives of a fit: much faster than one after the other.
+        """
+        names = list(changed)
+        times_us = np.tile(self.times_us(parameters), (len(names), 1))
+        for number, which, part in self.calls.by_algo_proto or (self._one_part,):
+            self._times_of(number, part, parameters)  # so that it is known what is read
+            at = np.flatnonzero([name in self._names[number] for name in names])
+            if len(at):
+                sets = dict(parameters)
+                for place, name in enumerate(names[row] for row in at):
+                    column = np.full((len(at), 1), parameters[name], np.float64)
+                    column[place] = changed[name]
+                    sets[name] = column  # type: ignore[assignment]
+                times_us[np.ix_(at, np.flatnonzero(which))] = Form(sets).times_of(number, part)
+        return times_us
+
+    @property
+    def _one_part(self) -> Part:
+        return int(self.calls.of_each("algo_proto")[0]), np.ones(len(self.calls), np.bool_), self.calls
 
     def _times_of(self, number: int, part: Features, parameters: Mapping[str, float]) -> Numbers:
         if (names := self._names.get(number)) is None:  # the same each time, because no formula branches on a parameter
