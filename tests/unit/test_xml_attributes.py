@@ -1,11 +1,19 @@
 """Every attribute of every XML that is read, with a value that it cannot have: an answer or one line, no traceback."""
 
+import pickle
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import run_to_any_end
+from tuner import release
+from tuner.base.errors import TunerError
+from tuner.graphs import graphs
+from tuner.graphs.request import SearchRequest, SearchResult
+from tuner.machine.topology import Topology, read
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 VALUES = ("x", "", "-1", "1e400", "nan", "0x", "9" * 5000, "1.5", "1,", "\u0663", "99999999999999999999")
@@ -35,6 +43,36 @@ def changed(file: Path, kind: str, name: str, value: str, every: bool) -> str:
 
 
 CASES = [(file, kind, name) for file in FILES for kind, name in attributes(EXAMPLES / file)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def equal_nodes_are_searched_once() -> Iterator[None]:
+    """Many attributes are read by no search: where the same devices and links are built of two files, one is searched.
+
+    A search can read no more of the files here than what is built and the GPUs: the rest is None to it.
+    """
+    found: dict[bytes, SearchResult | TunerError] = {}
+    built, search = graphs.built, graphs.search
+
+    def once(request: SearchRequest, nccl: str) -> SearchResult:
+        system, gpus = built(request, release.load(nccl)), read(request.topology).gpus
+        unread = replace(request, topology=None)  # type: ignore[arg-type]
+        key = pickle.dumps((system, gpus, unread, nccl))
+        if key not in found:
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(graphs, "built", lambda *_: system)
+                patched.setattr(graphs, "read_topology", lambda _: Topology(None, gpus, None))  # type: ignore[arg-type]
+                try:
+                    found[key] = search(unread, nccl)
+                except TunerError as error:
+                    found[key] = error
+        if isinstance(answer := found[key], TunerError):
+            raise answer
+        return answer
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(graphs, "search", once)
+        yield
 
 
 @pytest.mark.slow

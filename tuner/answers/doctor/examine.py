@@ -132,11 +132,12 @@ def after(text: str, changes: Sequence[str]) -> str:
     stay.
     """
     pairs = [(key, value) for key, _, value in (change.partition("=") for change in changes)]
+    in_turn: list[tuple[str, str]] = []
     for key, alike in groupby(pairs, key=itemgetter(0)):
         values = [value for _, value in alike]
-        for value in [",".join(values)] if key == LINKS and all("@" in each for each in values) else values:
-            text = edit.edited(text, {key: value})
-    return text
+        joined = [",".join(values)] if key == LINKS and all("@" in each for each in values) else values
+        in_turn += [(key, value) for value in joined]
+    return edit.edited(text, in_turn) if in_turn else text
 
 
 def node_of(text: str, near: Nearness | None, named: bool = False) -> ExaminedNode:

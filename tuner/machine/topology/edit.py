@@ -1,7 +1,7 @@
 """Changes the hardware of a node in its topology XML; NCCL's search is then repeated on the changed node."""
 
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import count
 
@@ -208,12 +208,12 @@ def change(root: ET.Element, key: str, value: str) -> None:
     EDITS[key](root, value, f"{key}={value}")
 
 
-def edited(topology: str, changes: Mapping[str, str]) -> str:
-    """The text of a topology after ``changes``, whose keys are those of :data:`EDITS`.
+def edited(topology: str, changes: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
+    """The text of a topology after ``changes``, whose keys are those of :data:`EDITS`, in their order.
 
     BadInput for a value that this node cannot have. BadTopology if the text is not a topology.
     """
-    return _edited(topology, tuple(changes.items()))
+    return _edited(topology, tuple(changes.items() if isinstance(changes, Mapping) else changes))
 
 
 @cache
