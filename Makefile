@@ -10,19 +10,24 @@ JOBS   ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden mutants release lint bench gpu-bundle rehearse-gpu-bundle plugin site links pictures man wheels fuzz soak hostile writers findings findings-altered clean
+.PHONY: demo test test-heavy test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden mutants release lint bench gpu-bundle rehearse-gpu-bundle plugin site links pictures man wheels fuzz soak hostile writers findings findings-altered clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(DEMO_NCCL)
 	$(BIN)/python benchmarks/demo.py
 
-# Of tests with many cases some that have every value of each parameter; test-exhaustive runs all.
-test test-exhaustive: $(VENV)/.installed
+# Of tests with many cases some that have every value of each parameter; test-exhaustive runs all. Those that hold one
+# part against hostile input for long are marked heavy and run in test-heavy.
+test test-heavy test-exhaustive: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL) --build cu13
 	$(BIN)/python -m tests.scripts.fetch_arm
 	$(BIN)/python -m tests.scripts.fetch_engines
-	$(PYTEST) --slow $(if $(filter test-exhaustive,$@),--exhaustive)
+	$(PYTEST) --slow $(OPTIONS_OF_$@)
+
+OPTIONS_OF_test            := -m "not heavy"
+OPTIONS_OF_test-heavy      := -m heavy
+OPTIONS_OF_test-exhaustive := --exhaustive
 
 # Neither libnccl nor a network.
 test-offline: $(VENV)/.installed

@@ -62,6 +62,7 @@ def threaded() -> Path:
 # Random tables and calls, held against a scan of the rows
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.hypothesis  # so that `make explore` runs it, with many more
 @pytest.mark.parametrize("seed", range(4))
@@ -71,6 +72,7 @@ def test_random_tables_under_the_sanitizers(checked: Path, seed: int, explores: 
 
 
 @pytest.mark.each_choice
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("seed_file", sorted(SEEDS.iterdir()), ids=lambda path: path.name)
 @pytest.mark.parametrize("unchecked", ["0", "1"])
@@ -79,12 +81,14 @@ def test_random_calls_under_the_sanitizers(checked: Path, seed_file: Path, unche
         drive([checked, "calls", str(seed), "10000"], seed_file, NCCL_TUNER_UNCHECKED=unchecked)
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("content", [None, b"", b"nccl-tuner-table 1", b"nccl-tuner-table 1\nallreduce -> ring", b"\0"])
 def test_a_bad_table_leaks_nothing(checked: Path, tmp_path: Path, content: bytes | None) -> None:
     drive([checked, "calls", "1", "100"], tmp_path / "no" if content is None else table_of(tmp_path, content))
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("unchecked", ["0", "1"])
 def test_many_threads_under_the_thread_sanitizer(threaded: Path, tmp_path: Path, unchecked: str) -> None:
@@ -108,6 +112,7 @@ def test_another_tuner_under_the_sanitizers(tmp_path: Path, sanitizer: str, fail
         assert sum(asked) > 1000
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_whole_sequences_while_files_are_replaced(tmp_path: Path, sanitizer: str, explores: bool) -> None:
@@ -116,6 +121,7 @@ def test_whole_sequences_while_files_are_replaced(tmp_path: Path, sanitizer: str
     assert re.search(r"\d+ lives, \d+ communicators, .*: nothing found", said)
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="no valgrind here")
 @pytest.mark.parametrize("words", [("bytes", "1", "300"), ("calls", "1", "1000"), ("threads", "1", "20")])
@@ -124,6 +130,7 @@ def test_valgrind_finds_nothing(plain: Path, tmp_path: Path, words: tuple[str, .
     drive([*memcheck, "--errors-for-leak-kinds=all", plain, *words], table_of(tmp_path, TABLE))
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["-DSHA256_PORTABLE"]])
 def test_the_hash_with_and_without_the_processors_own_instructions(flags: list[str]) -> None:
@@ -165,12 +172,14 @@ def large_table(folder: Path, rows: int) -> Path:
     )
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_communicators_of_one_size_share_what_is_built(tmp_path: Path) -> None:
     said = shares(large_table(tmp_path, 100_000), "memory", "20")
     assert int(said.split()[0]) / 20 < 1024  # KiB of one: its counters, 8 bytes a row; it was 34 MiB
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_closed_communicators_of_many_sizes_keep_nothing(tmp_path: Path) -> None:
     """Rules of one size at most stay when nobody uses them: it was 3.9 MiB for each of 60 sizes."""
@@ -178,11 +187,13 @@ def test_closed_communicators_of_many_sizes_keep_nothing(tmp_path: Path) -> None
     assert int(said.split()[0]) < 12 * 1024  # KiB
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_a_fork_while_other_threads_create_communicators(tmp_path: Path) -> None:
     assert shares(large_table(tmp_path, 1000), "fork", "200") == "0 stuck\n"
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [COUNTED, sanitized("thread")], ids=["plain", "thread sanitizer"])
 def test_threads_decide_alike_while_the_file_is_replaced(tmp_path: Path, flags: list[str]) -> None:
@@ -247,6 +258,7 @@ def outside(folder: Path, function: str, source: str = "adapters") -> set[str]:
         return {symbol.name for symbol in used if symbol["st_shndx"] == "SHN_UNDEF"}
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("function", CALLS)
 def test_a_call_can_neither_allocate_nor_block(tmp_path: Path, function: str) -> None:
@@ -254,6 +266,7 @@ def test_a_call_can_neither_allocate_nor_block(tmp_path: Path, function: str) ->
     assert {"malloc", "open", "getenv"} <= outside(tmp_path, "init_v5"), "what init reaches is seen"
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("function", ["start_v3", "start_v4", "start_v5", "stop_v3", "stop", "record"])
 def test_an_event_can_neither_allocate_nor_block(tmp_path: Path, function: str) -> None:
@@ -262,6 +275,7 @@ def test_an_event_can_neither_allocate_nor_block(tmp_path: Path, function: str) 
     assert {"calloc", "open", "getenv"} <= outside(tmp_path, "init_v5", "profiler"), "what init reaches is seen"
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_the_thread_that_writes_reads_no_variable(tmp_path: Path) -> None:
     """The program may set one meanwhile, which moves all of them."""
@@ -273,6 +287,7 @@ def test_the_thread_that_writes_reads_no_variable(tmp_path: Path) -> None:
 # The profiler
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("random", "1", "300000"), ("threads", "1", "3000")])
 def test_events_under_the_sanitizers(tmp_path: Path, words: tuple[str, ...]) -> None:
@@ -281,6 +296,7 @@ def test_events_under_the_sanitizers(tmp_path: Path, words: tuple[str, ...]) -> 
     assert list((tmp_path / "job").glob("*.job"))
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_events_under_the_thread_sanitizer(tmp_path: Path) -> None:
     program = checker("events", sanitized("thread"))
@@ -288,6 +304,7 @@ def test_events_under_the_thread_sanitizer(tmp_path: Path) -> None:
     assert list((tmp_path / "job").glob("*.job"))
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_calls_as_fast_as_a_gpu_ends_them_are_not_lost(tmp_path: Path) -> None:
     """An H200 ended calls of 8 B at 30,000 a second; at 25,000 a busy computer may wake the writer 160 ms late.
@@ -305,6 +322,7 @@ def test_calls_as_fast_as_a_gpu_ends_them_are_not_lost(tmp_path: Path) -> None:
     assert lost[-1] == 0, lost
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("pairs", ["0", "400"])
 def test_a_rank_that_is_bound_and_then_sends_to_itself_explores_with_the_others(pairs: str, tmp_path: Path) -> None:
@@ -313,6 +331,7 @@ def test_a_rank_that_is_bound_and_then_sends_to_itself_explores_with_the_others(
     assert said.split() == ["explores"] * 3
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_of_thousands_of_communicators_the_first_are_measured_and_the_log_says_so_once(tmp_path: Path) -> None:
     said = drive([checker("events", ["-O2"]), "many", "3000"], NCCL_TUNER_JOB=str(tmp_path), NCCL_DEBUG="WARN")
@@ -322,6 +341,7 @@ def test_of_thousands_of_communicators_the_first_are_measured_and_the_log_says_s
     assert len(read_file(path).communicators) == 1024
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_processes_of_one_number_on_one_host_write_files_of_their_own(tmp_path: Path) -> None:
     """As in containers that share the host's name, each with a process 1, which begin within a second."""
@@ -335,6 +355,7 @@ def test_processes_of_one_number_on_one_host_write_files_of_their_own(tmp_path: 
 T, GRAPHS, SELF, GROUP, OVERLAP = 0, *(-each for each in Untimed)
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("calls", "expected"),
@@ -361,6 +382,7 @@ def test_a_call_whose_time_may_be_anothers_has_none(calls: str, expected: list[i
     ]
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["job", "file/job"])
 @pytest.mark.parametrize("flags", [["-O2"], *map(sanitized, SANITIZERS)], ids=["plain", *SANITIZERS])
@@ -384,6 +406,7 @@ def test_a_process_ends_well_after_it_has_closed_nccl(flags: list[str], folder: 
         ] * 2
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_a_file_of_many_calls_has_the_same_ones_on_all_ranks_and_stays_below_1_mib(tmp_path: Path) -> None:
     program = checker("events", ["-O2"])
@@ -406,6 +429,7 @@ def mixed(number: int) -> int:
     return number ^ number >> 33
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="no valgrind here")
 def test_a_launch_costs_a_few_hundred_instructions(tmp_path: Path) -> None:
@@ -441,6 +465,7 @@ sys.exit(ended)
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_the_search_and_look_ups_under_the_sanitizers(tmp_path: Path) -> None:
     """Tests that hold C against Python."""
@@ -487,6 +512,7 @@ def taken(folder: Path, plugin: Path, rows: int) -> tuple[float, float]:
     return instructions, misses
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="no valgrind here")
 def test_a_call_takes_few_instructions_and_its_counts_fewer(tmp_path: Path) -> None:
@@ -505,6 +531,7 @@ def test_a_call_takes_few_instructions_and_its_counts_fewer(tmp_path: Path) -> N
 # libFuzzer; `make fuzz` runs the same for longer
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FUZZERS)
 def test_fuzz(tmp_path: Path, name: str) -> None:

@@ -162,6 +162,7 @@ PAIRS = [(file, "diagnose") for file in FILES] + [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "command"), [*PAIRS, *((file, "budget") for file in FILES if (file, "budget") not in PAIRS)]

@@ -7,6 +7,7 @@ import pytest
 from tests.support.hostile_runs import DAMAGES, EXAMPLES, READERS, files, measured, runs
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.hypothesis  # so that `make explore` runs it, with many more
 def test_damaged_files_end_in_an_answer_or_a_line(tmp_path: Path, explores: bool) -> None:
