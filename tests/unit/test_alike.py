@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Collective, DataType
 from tuner.emulator import alike, model
 from tuner.emulator.communicator import Comm
@@ -91,42 +92,69 @@ def test_tables_depend_on_nothing_else(machine: str, nodes: int) -> None:
         assert tables.reasons == selection.tables.reasons
 
 
-ASKED_FOR_AN_ANSWER = ("time", "penalty", "nvls_kind", "nvls_bound", "bound_channels")
+FACTS_OF_CALLS = ("ranks", "nodes", "min_local_ranks", "max_local_ranks", "channels", "coll_channels", "nvls_channels")
+FACTS_OF_TIMES = tuple(name for name in FACTS_OF_CALLS if name != "nvls_channels")
+ASKED_FOR_AN_ANSWER = ("nvls_kind", "nvls_bound", "bound_channels")
+
+
+def with_time_constants(communicator: Comm) -> Comm:
+    nccl = communicator.release
+    left = only(nccl, alike.CORRECTED_BY)
+    left.limits = only(nccl.limits, ("max_time_us", "colls_per_batch", *alike.CORRECTING_LIMITS))
+    made = only(communicator, (*FACTS_OF_TIMES, "min_comp_cap", "cpu_arch", "net_gbs", "generation"))
+    made.release, made.rules = left, only(communicator.rules, ("time", "penalty", "pick"))
+    made.graphs = {Algorithm.Ring: only(communicator.graphs[Algorithm.Ring], ("type_intra",))}
+    return cast(Comm, made)
 
 
 def with_call_constants(communicator: Comm) -> Comm:
-    nccl = communicator.release
-    left = only(nccl, alike.CORRECTED_BY)
-    left.limits = only(nccl.limits, (*alike.LIMITS, *alike.CORRECTING_LIMITS, "colls_per_batch"))
-    facts = ("ranks", "nodes", "min_local_ranks", "max_local_ranks", "channels", "coll_channels", "nvls_channels")
-    made = only(
-        communicator, (*facts, "min_comp_cap", "cpu_arch", "collnet", "net_gbs", "generation", "ctas", "environment")
-    )
-    made.release, made.rules = left, only(communicator.rules, (*alike.CALL_RULES, *ASKED_FOR_AN_ANSWER))
-    made.graphs = {Algorithm.Ring: only(communicator.graphs[Algorithm.Ring], ("type_intra",))}
+    made = only(communicator, (*FACTS_OF_CALLS, "collnet", "ctas", "environment"))
+    made.release = SimpleNamespace(limits=only(communicator.release.limits, alike.LIMITS))
+    made.rules = only(communicator.rules, (*alike.CALL_RULES, *ASKED_FOR_AN_ANSWER))
+    return cast(Comm, made)
+
+
+def with_launch_constants(whole: RuleCall) -> Comm:
+    """What is left of a communicator, with the answers of the rules that were asked for one."""
+    communicator, cell = whole.communicator, whole.algo_proto
+    bound, like_nvls = communicator.rules.bound_channels(communicator), whole.like_nvls
+    of_nvls = communicator.rules.nvls_bound(communicator, cell) if like_nvls else None
+    names = ["environment", "nvls_channels" if like_nvls else "channels"]
+    if communicator.rules.launch.looks_at(communicator) is not None:
+        names.append("ctas")
+    if whole.algorithm is Algorithm.CollNetDirect:
+        names.append("collnet")
+    made = only(communicator, tuple(names))
+    made.ranks = communicator.ranks if whole.request.spreads else 7919
+    made.nodes = 2 if whole.like_collnet else 1
+    made.release = SimpleNamespace(limits=only(communicator.release.limits, alike.LIMITS))
+    made.rules = only(communicator.rules, alike.CALL_RULES)
+    made.rules.bound_channels, made.rules.nvls_kind = lambda _: bound, lambda *_: like_nvls
+    made.rules.nvls_bound = lambda *_: of_nvls
     return cast(Comm, made)
 
 
 @pytest.mark.parametrize(("machine", "nodes"), PLACES)
 def test_times_and_launches_depend_on_nothing_else(machine: str, nodes: int) -> None:
     for selection in selections(machine, nodes):
-        made = with_call_constants(selection.communicator)
-        assert alike.CALL_FACTS(made) == alike.CALL_FACTS(selection.communicator)
+        communicator = selection.communicator
+        timed, called = with_time_constants(communicator), with_call_constants(communicator)
         for asked in map(request, Collective):
             times_us = []
             for algo_proto in selection.candidates(asked):
-                call = RuleCall(made, asked, algo_proto)
-                latency_us, bandwidth_gbs = selection.model_of(call)
+                whole = RuleCall(communicator, asked, algo_proto)
+                latency_us, bandwidth_gbs = selection.model_of(whole)
+                call = RuleCall(timed, asked, algo_proto)
                 times_us.append(timing.time_us(latency_us, bandwidth_gbs, call, MessageSizes(SIZES)))
-                launched = made.rules.launch(call, selection.tables, SIZES)
-                for own, whole in zip(launched, selection.launched(asked, SIZES, algo_proto), strict=True):
-                    assert (own == whole).all()
-                whole_call = RuleCall(selection.communicator, asked, algo_proto)
+                made = with_launch_constants(whole)
+                launched = made.rules.launch(RuleCall(made, asked, algo_proto), selection.tables, SIZES)
+                for own, each in zip(launched, selection.launched(asked, SIZES, algo_proto), strict=True):
+                    assert (own == each).all()
                 for piece in (Piece(bound, 512, 1 << 12, 1 << 18) for bound in (1, 7, 16)):
-                    turning = made.rules.launch.turning(call, piece)
-                    assert (turning == selection.communicator.rules.launch.turning(whole_call, piece)).all()
+                    turning = called.rules.launch.turning(RuleCall(called, asked, algo_proto), piece)
+                    assert (turning == communicator.rules.launch.turning(whole, piece)).all()
             assert (np.column_stack(times_us) == selection.times_us(asked, SIZES)).all()
-            _, best_us = made.rules.pick(iter(times_us), made)
+            _, best_us = timed.rules.pick(iter(times_us), timed)
             assert (best_us == selection.pick(asked, SIZES).time_us).all()
 
 
@@ -154,14 +182,43 @@ def test_types_count() -> None:
     assert len(by_type) == len(DataType)
 
 
-def test_picks_of_many_communicators_are_those_of_each() -> None:
-    alike_ones = alike.Alike()
-    shared = set[int]()
-    for own in selections("dgx-h100", 3):
+@pytest.mark.parametrize(("machine", "nodes"), PLACES)
+def test_picks_of_many_communicators_are_those_of_each(machine: str, nodes: int) -> None:
+    alike_ones, count = alike.Alike(), 0
+    shared = dict[int, object]()
+    for own in selections(machine, nodes):
         selection = alike_ones.selection(own.communicator)
         for asked in map(request, Collective):
             picks = alike_ones.pick(selection, asked, SIZES)
-            shared.add(id(picks))
-            for one, other in zip(picks.stored, own.pick(asked, SIZES).stored, strict=True):
+            shared[id(picks)], count = picks, count + 1
+            expected = own.pick(asked, SIZES)
+            for one, other in zip(picks.stored, expected.stored, strict=True):
                 assert (one == other).all()
-    assert len(shared) < len(Collective) * len(selections("dgx-h100", 3)) / 2
+            assert (picks.channels.dtype, picks.threads.dtype) == (expected.channels.dtype, expected.threads.dtype)
+    assert len(shared) < count * 0.8
+
+
+def test_what_is_kept_between_machines_is_right() -> None:
+    alike_ones = alike.Alike()
+    for machine in ("dgx-h100", "pcie-l40s", "dgx-h200", "dgx-1v", "dgx-h100"):
+        alike_ones.forget()
+        for nodes, sizes in ((2, SIZES), (4, SIZES), (2, SIZES * np.uint64(3))):
+            own = Selection(Scenario("2.28.9", nodes, machine).communicator())
+            for asked in map(request, Collective):
+                picks = alike_ones.pick(alike_ones.selection(own.communicator), asked, sizes.copy())
+                for one, other in zip(picks.stored, own.pick(asked, sizes).stored, strict=True):
+                    assert (one == other).all()
+
+
+def test_picks_keep_their_sizes_if_the_asked_array_changes() -> None:
+    selection, sizes = Selection(Scenario("2.28.9", 2, "dgx-h100").communicator()), SIZES.copy()
+    picks = alike.Alike().pick(selection, request(Collective.AllReduce), sizes)
+    sizes[:] = 8
+    assert (picks.bytes == SIZES).all()
+
+
+@pytest.mark.parametrize("sizes", [np.array([0], np.uint64), np.array([1.5])])
+def test_sizes_out_of_range_are_refused(sizes: Any) -> None:
+    selection = Selection(Scenario("2.28.9", 2, "dgx-h100").communicator())
+    with pytest.raises(BadInput, match="sizes: "):
+        alike.Alike().pick(selection, request(Collective.AllReduce), sizes)

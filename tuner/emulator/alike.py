@@ -6,22 +6,22 @@ over. Only communicators without variables, tuners and shared resources are comp
 a rule may read of a release is listed here, and a test takes everything else away from the rules.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.base.names import AlgoProto, Algorithm, Buffers
-from tuner.base.numerics import Float, SizeArray
+from tuner.base.numerics import Float, FloatArray, IntArray, SizeArray
 from tuner.emulator.communicator import Comm
-from tuner.emulator.model import Tables
 from tuner.emulator.request import MessageSizes, Request
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import RuleCall
-from tuner.emulator.selection import Picks, Selection
+from tuner.emulator.selection import CHUNK, Picks, Selection, size_array
 from tuner.release import Generation, Release
 
 # What the tables of latency and bandwidth depend on, of a release and of its rules.
@@ -87,6 +87,18 @@ CALL_FACTS = attrgetter(
     "cpu_arch",
     "collnet",
 )
+# What corrections and penalties look at
+CORRECTING_FACTS = attrgetter(
+    "ranks",
+    "nodes",
+    "min_local_ranks",
+    "max_local_ranks",
+    "channels",
+    "coll_channels",
+    "min_comp_cap",
+    "cpu_arch",
+    "net_gbs",
+)
 
 NOT_COMPARED = ("release", "environment", "rules", "links", "merges_adapters", "shared", "tuner", "copied_from")
 FACTS = tuple(each.name for each in fields(Comm) if each.name not in (*NOT_COMPARED, "graphs"))
@@ -95,9 +107,13 @@ _ONE = np.ones(1, np.float32)
 _ONE_SIZE = MessageSizes(np.ones(1, np.uint64))
 
 
+def _is_compared(communicator: Comm) -> bool:
+    return not communicator.environment.values and communicator.tuner is None and communicator.shared is None
+
+
 def of_tables(communicator: Comm) -> Hashable | None:
     """A value that communicators with equal tables of latency and bandwidth share; None: this one is not compared."""
-    if communicator.environment.values or communicator.tuner is not None or communicator.shared is not None:
+    if not _is_compared(communicator):
         return None
     return _model_content(communicator.release, communicator.rules, communicator.generation), of_facts(communicator)
 
@@ -107,48 +123,61 @@ def of_choice(selection: Selection, request: Request) -> Hashable | None:
 
     None where that is not compared, or where NCCL refuses the call.
     """
+    return _of_parts(selection, request)
+
+
+def _of_parts(
+    selection: Selection, request: Request
+) -> tuple[Hashable, Hashable, tuple[Hashable, ...], tuple[Hashable, ...]] | None:
+    """The value of :func:`of_choice` in four parts: facts about the communicator, what all launches of the calls depend
+    on, and for each candidate what its times, and what its launches depend on in addition."""
     communicator = selection.communicator
-    if communicator.environment.values or communicator.tuner is not None or communicator.shared is not None:
+    if not _is_compared(communicator):
         return None
     if request.buffers is not Buffers.plain or request.configuration is not None or not selection.usable(request):
         return None
-    tables = selection.tables_of(request.collective)
-    return (
-        request,
-        _call_content(communicator.release, communicator.rules),
-        CALL_FACTS(communicator),
-        communicator.rules.launch.looks_at(communicator),
-        *(_cell_content(selection, tables, request, algo_proto) for algo_proto in selection.candidates(request)),
+    nccl, rules, facts = communicator.release, communicator.rules, CALL_FACTS(communicator)
+    tables, bound = selection.tables_of(request.collective), rules.bound_channels(communicator)
+    corrected = (
+        _correcting_content(nccl, communicator.generation),
+        CORRECTING_FACTS(communicator),
+        communicator.graphs[Algorithm.Ring].type_intra,
     )
+    times, launches = list[Hashable](), list[Hashable]()
+    for algo_proto, bandwidth_gbs in selection.bandwidths_gbs(request).items():
+        call = RuleCall(communicator, request, algo_proto)
+        latency_us = tables.latency_us[(request.collective, *algo_proto)]
+        times.append(_times_content(call, latency_us, bandwidth_gbs, corrected))
+        like_nvls = call.like_nvls
+        launches.append(
+            (
+                algo_proto,
+                int(tables.max_threads[algo_proto]),
+                int(tables.thread_thresholds_bytes[algo_proto]),
+                rules.nvls_bound(communicator, algo_proto) if like_nvls else bound,
+                like_nvls,
+                communicator.nvls_channels if like_nvls else communicator.channels,
+                call.like_collnet,
+                communicator.collnet if call.algorithm is Algorithm.CollNetDirect else None,
+            )
+        )
+    parts = request.parts(communicator.ranks)
+    launched = request, _call_content(nccl, rules), parts, rules.launch.looks_at(communicator)
+    return facts, launched, tuple(times), tuple(launches)
 
 
-def _cell_content(selection: Selection, tables: Tables, request: Request, algo_proto: AlgoProto) -> Hashable:
-    """What the time and the launch of a cell depend on, in addition to what all cells depend on."""
-    communicator = selection.communicator
-    call, rules = RuleCall(communicator, request, algo_proto), communicator.rules
-    latency_us, bandwidth_gbs = selection.model_of(call)
+def _times_content(call: RuleCall, latency_us: Float, bandwidth_gbs: Float, corrected: Hashable) -> Hashable:
+    """What the times of a cell depend on; ``corrected`` counts only if a correction or a penalty applies to it."""
+    rules = call.rules
     # A rule that does not apply to a cell returns what it was given, at any size.
-    corrections = [
+    applying = tuple(
         rule
         for rule in rules.time
         if _changes(rule(latency_us, bandwidth_gbs, call, _ONE_SIZE), latency_us, bandwidth_gbs)
-    ]
-    penalties = [rule for rule in rules.penalty if rule(_ONE, call) is not _ONE]
-    corrected = _correcting_content(communicator.release, communicator.generation), communicator.net_gbs
-    return (
-        algo_proto,
-        float(latency_us),
-        float(bandwidth_gbs),
-        int(tables.max_threads[algo_proto]),
-        int(tables.thread_thresholds_bytes[algo_proto]),
-        timing.per_batch(call) if request.pipelined > 1 else 1,
-        rules.bound_channels(communicator),
-        rules.nvls_bound(communicator, algo_proto) if call.like_nvls else None,
-        call.like_collnet,
-        tuple(corrections),
-        tuple(penalties),
-        (*corrected, communicator.graphs[Algorithm.Ring].type_intra) if corrections else None,
-    )
+    ) + tuple(rule for rule in rules.penalty if rule(_ONE, call) is not _ONE)
+    batch = timing.per_batch(call) if call.request.pipelined > 1 else 1
+    content = call.algo_proto, float(latency_us), float(bandwidth_gbs), call.request.pipelined, batch
+    return (*content, applying, call.request, corrected) if applying else content
 
 
 def _changes(corrected: timing.Corrected, latency_us: Float, bandwidth_gbs: Float) -> bool:
@@ -178,6 +207,11 @@ def _call_content(nccl: Release, rules: Any) -> int:
     return _number(("call", limits, [getattr(rules, name) for name in CALL_RULES]))
 
 
+def _pick_content(selection: Selection) -> Hashable:
+    communicator = selection.communicator
+    return communicator.release.limits.max_time_us, communicator.rules.pick
+
+
 @lru_cache(256)
 def _correcting_content(nccl: Release, generation: Generation) -> int:
     limits = [getattr(nccl.limits, name) for name in CORRECTING_LIMITS]
@@ -204,15 +238,26 @@ def _hashable(content: Any) -> Hashable:
     return known
 
 
+_Launches = tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]  # channels and threads, [size]
+
+
 class Alike:
     """Selections of many communicators, such as a machine's in all releases: what they have in common is computed once.
 
-    It keeps all that it has computed, so one serves one machine or one answer.
+    It keeps all that it has computed until :meth:`forget`, which is to be called between machines, if there are many.
     """
 
     def __init__(self) -> None:
+        self._sizes: dict[bytes, SizeArray] = {}
+        self._launches: dict[Hashable, _Launches] = {}  # by the array of :attr:`_sizes`, too, as the following
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets everything but launches, of which most machines have the same."""
         self._of_tables: dict[Hashable, Selection] = {}  # a selection with these tables
         self._picks: dict[Hashable, Picks] = {}
+        self._times: dict[Hashable, FloatArray] = {}
+        self._best: dict[Hashable, tuple[NDArray[np.int8], FloatArray]] = {}  # which candidate, and its time in us
 
     def selection(self, communicator: Comm) -> Selection:
         """The selection of a communicator; its tables may be those of another one."""
@@ -226,10 +271,62 @@ class Alike:
 
         Communicators that share picks get the same object, which must not be changed. Raises NoAlgorithm and BadInput.
         """
-        choice = of_choice(selection, request)
-        if choice is None:
+        choice = _of_parts(selection, request)
+        if choice is None or not 0 < len(sizes) <= CHUNK:
             return selection.pick(request, sizes)
-        at = choice, sizes.tobytes()
+        content = sizes.tobytes()
+        if (kept := self._sizes.get(content)) is None:
+            kept = self._sizes[content] = np.frombuffer(content, size_array(sizes).dtype)
+        _, launched, of_times, of_launches = choice
+        at = id(kept), launched, of_times, of_launches
         if (known := self._picks.get(at)) is None:
-            known = self._picks[at] = selection.pick(request, sizes)
+            best, time_us = self._best_of(selection, request, kept, (_pick_content(selection), of_times))
+            algo_protos = selection.candidates(request)
+            algorithm, protocol = np.array(algo_protos, np.int8).T
+            launches = {
+                index: self._launch_of(selection, request, kept, algo_protos[index], (launched, of_launches[index]))
+                for index in np.flatnonzero(np.bincount(best)).tolist()
+            }
+            channels, threads = _of_best(best, launches)
+            known = self._picks[at] = Picks(kept, algorithm.take(best), protocol.take(best), time_us, channels, threads)
         return known
+
+    def _best_of(
+        self, selection: Selection, request: Request, sizes: SizeArray, content: tuple[Hashable, tuple[Hashable, ...]]
+    ) -> tuple[NDArray[np.int8], FloatArray]:
+        """The index of the picked candidate and its time in us, [size], of calls without variables and tuners."""
+
+        def times() -> Iterator[FloatArray]:
+            for algo_proto, each in zip(selection.candidates(request), content[1], strict=True):
+                if (known := self._times.get((id(sizes), each))) is None:
+                    known = self._times[id(sizes), each] = selection.combination_us(request, sizes, algo_proto)
+                yield known
+
+        at = id(sizes), *content
+        if (known := self._best.get(at)) is None:
+            known = self._best[at] = selection.communicator.rules.pick(times(), selection.communicator)
+        return known
+
+    def _launch_of(
+        self, selection: Selection, request: Request, sizes: SizeArray, algo_proto: AlgoProto, content: Hashable
+    ) -> _Launches:
+        """Channels and threads, [size], of calls that pick this cell."""
+        at = id(sizes), content
+        if (known := self._launches.get(at)) is None:
+            channels, threads = selection.launched(request, sizes, algo_proto)
+            known = self._launches[at] = _narrow(channels), _narrow(threads)
+        return known
+
+
+def _of_best(best: NDArray[np.int8], launches: dict[int, _Launches]) -> _Launches:
+    """Channels and threads, [size], of the candidates that are picked; ``launches`` are those of each at all sizes."""
+    (_, (channels, threads)), *others = launches.items()
+    for index, of_cell in others:
+        chosen = best == index
+        channels, threads = np.where(chosen, of_cell[0], channels), np.where(chosen, of_cell[1], threads)
+    return channels, threads
+
+
+def _narrow(numbers: IntArray) -> NDArray[np.integer[Any]]:
+    """The numbers in two bytes each, if they are small enough."""
+    return numbers.astype(np.int16) if numbers.max(initial=0) < 1 << 15 else numbers

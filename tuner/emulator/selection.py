@@ -144,7 +144,7 @@ class Selection:
 
     def candidates(self, request: Request) -> list[AlgoProto]:
         """The cells this call may use, in NCCL's order."""
-        return list(self._bandwidths(request))
+        return list(self.bandwidths_gbs(request))
 
     def usable(self, request: Request) -> bool:
         """Whether NCCL accepts this call's data type and finds any algorithm for the call."""
@@ -152,7 +152,7 @@ class Selection:
             self._check_type(request)
         except NoAlgorithm:
             return False
-        return bool(self._bandwidths(request))
+        return bool(self.bandwidths_gbs(request))
 
     def cost_table(self, request: Request, sizes: ArrayLike) -> FloatArray:
         """Times in us, float32 [size][algorithm][protocol]; negative where NCCL ignores the cell.
@@ -170,7 +170,7 @@ class Selection:
     def times_us(self, request: Request, sizes: ArrayLike) -> FloatArray:
         """Times of the :meth:`candidates` in us, float32 [size][candidate]. BadInput for sizes out of range."""
         chunk = MessageSizes(size_array(sizes))
-        bandwidths = self._bandwidths(request).items()
+        bandwidths = self.bandwidths_gbs(request).items()
         return np.column_stack(
             [self._times(self._call(request, each), chunk, bandwidth_gbs) for each, bandwidth_gbs in bandwidths]
         )
@@ -189,12 +189,14 @@ class Selection:
         self._check_type(request)
         self._check_call(request, sizes)
         best, _ = communicator.rules.pick(iter(times_us.T), communicator)
-        return times_us, np.array([ALGO_PROTOS.index(each) for each in self._bandwidths(request)], np.int64).take(best)
+        return times_us, np.array([ALGO_PROTOS.index(each) for each in self.bandwidths_gbs(request)], np.int64).take(
+            best
+        )
 
     def combination_us(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> FloatArray:
         """Times of one of the :meth:`candidates` in us, float32 [size]; NaN for any other cell."""
         nbytes = size_array(sizes)
-        bandwidth_gbs = self._bandwidths(request).get(algo_proto)
+        bandwidth_gbs = self.bandwidths_gbs(request).get(algo_proto)
         if bandwidth_gbs is None:
             return np.full(len(nbytes), np.nan, np.float32)
         return self._times(self._call(request, algo_proto), MessageSizes(nbytes), bandwidth_gbs)
@@ -312,7 +314,7 @@ class Selection:
 
     def _not_ignored(self, request: Request) -> list[AlgoProto]:
         """The cells of the cost table that have times."""
-        bandwidths = self._bandwidths(request)
+        bandwidths = self.bandwidths_gbs(request)
         return list(bandwidths) if bandwidths and self._reason(request, next(iter(bandwidths))) is None else []
 
     def _tuned_pick(self, request: Request, nbytes: SizeArray) -> Picks:
@@ -373,7 +375,7 @@ class Selection:
             return self._tuned_pick(request, nbytes)
         self._check_type(request)
         self._check_call(request, nbytes)
-        bandwidths = self._bandwidths(request)
+        bandwidths = self.bandwidths_gbs(request)
         if not bandwidths and call_configuration.selected(self.communicator, request) is not None:
             raise NoAlgorithm(call_configuration.nothing_selected(request))
         if not bandwidths:
@@ -486,7 +488,7 @@ class Selection:
 
         The tables are filled in before they run.
         """
-        bandwidths = self._bandwidths(request)
+        bandwidths = self.bandwidths_gbs(request)
         if algo_proto not in bandwidths:
             raise BadInput(f"{algo_proto[0].name}/{algo_proto[1].name}: {self.excluded(request)[algo_proto]}")
         call = self._call(request, algo_proto)
@@ -517,8 +519,8 @@ class Selection:
     def _call(self, request: Request, algo_proto: AlgoProto) -> RuleCall:
         return RuleCall(self.communicator, request, algo_proto)
 
-    def _bandwidths(self, request: Request) -> dict[AlgoProto, Float]:
-        """Bandwidths of the cells that the call may use, or of Ring's backup without any; computed once."""
+    def bandwidths_gbs(self, request: Request) -> dict[AlgoProto, Float]:
+        """Bandwidths of the :meth:`candidates`, or of Ring's backup if there are none; computed once."""
         if (known := self._usable.get(request)) is None:
             known = self._usable[request] = self._usable_gbs(request)
         return known
@@ -540,7 +542,7 @@ class Selection:
     def model_of(self, call: RuleCall) -> tuple[Float, Float]:
         """Latency in us and bandwidth in GB/s of a cell that the call may use, before the corrections of a size."""
         latency_us = self.tables_of(call.request.collective).latency_us[(call.request.collective, *call.algo_proto)]
-        return latency_us, self._bandwidths(call.request)[call.algo_proto]
+        return latency_us, self.bandwidths_gbs(call.request)[call.algo_proto]
 
     def _times(self, call: RuleCall, sizes: MessageSizes, bandwidth_gbs: Float) -> FloatArray:
         if bandwidth_gbs == 0:
@@ -561,16 +563,15 @@ class Selection:
         """The reason why these calls may not use the algorithm with any protocol at any size; computed once per
         request."""
         if (known := self._refusals.get(request)) is None:
+            known = self._refusals[request] = {}
+        if algorithm not in known:
             rules = self.communicator.rules.candidate
-            known = self._refusals[request] = {
-                each: next(filter(None, (rule(self.communicator, request, each) for rule in rules)), None)
-                for each in Algorithm
-            }
+            known[algorithm] = next(filter(None, (rule(self.communicator, request, algorithm) for rule in rules)), None)
         return known[algorithm]
 
     def _deselected(self, request: Request, algo_proto: AlgoProto) -> bool:
         """Whether the call's own selection excludes a cell."""
-        return request.configuration is not None and algo_proto not in self._bandwidths(request)
+        return request.configuration is not None and algo_proto not in self.bandwidths_gbs(request)
 
     def check_buffers(self, buffers: Buffers, windows: Windows = SYMMETRIC) -> None:
         """BadInput for buffers that the release does not have or refuses, or that are not emulated here."""
