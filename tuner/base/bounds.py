@@ -51,11 +51,10 @@ def factor() -> float:
     return 1.0
 
 
-def over(what: str, most: float, unit: str = "", has: float | None = None) -> str:
+def over(what: str, most: float, unit: str = "") -> str:
     """The message about an exceeded bound: what is too large, how large it may be, and how to raise the bound."""
     shown = f"{human_bytes(int(most))}" if unit == "bytes" else f"{most:,.0f} {unit}".rstrip()
-    there = "" if has is None else f" ({has:,.0f})"
-    return f"too large: {what}{there}; valid: up to {shown}, or {VARIABLE}=N for N times as much"
+    return f"too large: {what}; valid: up to {shown}, or {VARIABLE}=N for N times as much"
 
 
 def check_text(content: bytes, where: str, wrong: type[TunerError], bounds: ReaderBounds) -> None:

@@ -76,14 +76,9 @@ class ReleaseName(click.ParamType):  # type: ignore[type-arg]
         return completing(release.names(), incomplete)
 
 
-def release_option(
-    says: str, *names: str, only_known: bool = True, multiple: bool = False, default: str | None = None
-) -> Callable[[F], F]:
-    """The option ``--nccl RELEASE`` for the parameter ``nccl``, or for the one that ``names`` gives."""
-    kind = ReleaseName(only_known)
-    return option(
-        "--nccl", *names, says, type=kind, metavar="RELEASE", multiple=multiple, default=default, show_default=False
-    )
+def release_option(says: str, only_known: bool = True) -> Callable[[F], F]:
+    """The option ``--nccl RELEASE`` for the parameter ``nccl``."""
+    return option("--nccl", says, type=ReleaseName(only_known), metavar="RELEASE")
 
 
 class Change(click.ParamType):  # type: ignore[type-arg]

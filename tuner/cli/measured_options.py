@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from tuner.times.regret.workflow import RunsQuery
 
 
-def _measured_there(files: str, default: str | None = None) -> Iterator[Callable[[Any], Any]]:
+def _measured_there(files: str) -> Iterator[Callable[[Any], Any]]:
     """Options for the machine and the release that were measured, unless ``files`` say them."""
     yield options.option("--machine", f"The machine that was measured. [default: what {files} say]", metavar="NAME")
     yield options.file_option("--topology", "FILE.xml", "Instead of --machine: a topology in NCCL's XML.")
     says = f"The release that was measured. [default: what {files} say]"
-    yield release_option(says, only_known=False, default=default)
+    yield release_option(says, only_known=False)
 
 
 def site_options(function: F) -> F:
@@ -92,7 +92,7 @@ def place_options(function: F) -> F:
     return stacked(
         function,
         arm_option,
-        *_measured_there("files", default=""),
+        *_measured_there("files"),
         options.option(
             "--nodes",
             "Number of nodes, if the files do not say it; for a table, it selects the rows.",

@@ -18,6 +18,7 @@ from bokeh.models.annotations import Span, Title
 from bokeh.plotting import figure
 
 from tuner.answers.charts.palette import NOTHING_COLOUR
+from tuner.base.sizes import human_bytes
 from tuner.cli.reports.data import PageData
 
 TICK_OCTAVES = 3  # so many powers of two lie between labels of sizes
@@ -184,8 +185,4 @@ def _size_axis(drawn: Any, report: PageData) -> None:
     """Labels the axis of sizes at powers of two, including the largest size."""
     powers = range(int(report.sizes[-1]).bit_length() - 1, int(report.sizes[0]).bit_length() - 2, -TICK_OCTAVES)
     drawn.xaxis.ticker = FixedTicker(ticks=sorted(powers), minor_ticks=list(range(powers[-1], powers[0] + 1)))
-    drawn.xaxis.major_label_overrides = {power: _bytes(power) for power in powers}
-
-
-def _bytes(power: int) -> str:
-    return f"{1 << power % 10} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power // 10]}"
+    drawn.xaxis.major_label_overrides = {power: human_bytes(1 << power) for power in powers}
