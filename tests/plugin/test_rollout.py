@@ -11,7 +11,7 @@ import pytest
 from tests.support.command_line import run
 from tuner.base.errors import BadInput
 from tuner.plugin import rollout
-from tuner.plugin.rollout import Canary, Job, gets_canary
+from tuner.plugin.rollout import Canary, gets_canary
 
 TABLES = {"old": "nccl-tuner-table 1\nallreduce -> ring/ll\n", "new": "nccl-tuner-table 1\nallreduce -> tree/ll\n"}
 
@@ -25,24 +25,22 @@ def tables(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_a_part_of_the_jobs_gets_it_and_always_the_same(tables: tuple[Path, Path]) -> None:
     old, new = tables
-    jobs = [Job(str(number)) for number in range(2000)]
-    chosen = [job.name for job in jobs if gets_canary(Canary(new, percent=10), job)]
+    jobs = list(map(str, range(2000)))
+    chosen = [job for job in jobs if gets_canary(Canary(new, percent=10), job)]
     assert 140 < len(chosen) < 260
-    assert chosen == [job.name for job in jobs if gets_canary(Canary(new, percent=10), job)]
-    assert set(chosen) <= {job.name for job in jobs if gets_canary(Canary(new, percent=20), job)}
-    assert chosen != [job.name for job in jobs if gets_canary(Canary(old, percent=10), job)]
+    assert chosen == [job for job in jobs if gets_canary(Canary(new, percent=10), job)]
+    assert set(chosen) <= {job for job in jobs if gets_canary(Canary(new, percent=20), job)}
+    assert chosen != [job for job in jobs if gets_canary(Canary(old, percent=10), job)]
     assert not [job for job in jobs if gets_canary(Canary(new, percent=0), job)]
     assert all(gets_canary(Canary(new, percent=100), job) for job in jobs)
 
 
 def test_jobs_and_hosts_of_a_list(tables: tuple[Path, Path]) -> None:
     canary = Canary(tables[1], jobs=("7",), hosts=("a", "b"))
-    assert gets_canary(canary, Job("7", ("x",)))
-    assert gets_canary(canary, Job("8", ("b", "a")))
-    assert not gets_canary(canary, Job("8", ("a", "x"))), (
-        "a job that has one other host: its ranks would choose differently"
-    )
-    assert not gets_canary(canary, Job("8"))
+    assert gets_canary(canary, "7", ("x",))
+    assert gets_canary(canary, "8", ("b", "a"))
+    assert not gets_canary(canary, "8", ("a", "x")), "a job that has one other host: its ranks would choose differently"
+    assert not gets_canary(canary, "8")
 
 
 def test_env_decides_for_the_job(tables: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from tuner import plugin
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.nouns import Span
-from tuner.plugin.dry_run import INFO, WARN, CommunicatorSize, DryRun, NamedPick, PluginRefused, TunerCall
+from tuner.plugin.dry_run import INFO, WARN, CommunicatorSize, DryRun, PluginRefused, TunerCall
 from tuner.plugin.table.parse import from_text, read, to_text
 from tuner.plugin.table.records import Decision, Table, TableChoice
 from tuner.plugin.table.values import Comments, close
@@ -86,18 +86,18 @@ def test_every_version_with_cells_decides(tmp_path: Path, version: int) -> None:
 def test_v2_names_the_choice(tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce bytes=64K..1M ranks=16 -> ring/simple channels=5", "broadcast -> ring/ll")
     with opened(table, 2) as run:
-        assert run.name(TunerCall(AR, 1 << 20)) == NamedPick(RING_SIMPLE, 5)
-        assert run.name(TunerCall(AR, (1 << 20) + 1)) == NamedPick(None, 0)
-        assert run.name(TunerCall(Collective.Broadcast, 5)) == NamedPick(RING_LL, 0)
-        assert run.name(TunerCall(Collective.Reduce, 5)) == NamedPick(None, 0)
-        assert run.name(TunerCall(99, 5)) == NamedPick(None, 0)
+        assert run.name(TunerCall(AR, 1 << 20)) == (RING_SIMPLE, 5)
+        assert run.name(TunerCall(AR, (1 << 20) + 1)) == (None, 0)
+        assert run.name(TunerCall(Collective.Broadcast, 5)) == (RING_LL, 0)
+        assert run.name(TunerCall(Collective.Reduce, 5)) == (None, 0)
+        assert run.name(TunerCall(99, 5)) == (None, 0)
     assert said(run)[-1].startswith("5 calls: 2 decided by the table")
 
 
 def test_v1_names_the_choice_but_no_channels(tmp_path: Path) -> None:
     with opened(table_of(tmp_path, "allreduce bytes=64K..1M -> ring/simple channels=5"), 1) as run:
-        assert run.name(TunerCall(AR, 1 << 20)) == NamedPick(RING_SIMPLE, 0)
-        assert run.name(TunerCall(AR, 5)) == NamedPick(None, 0)
+        assert run.name(TunerCall(AR, 1 << 20)) == (RING_SIMPLE, 0)
+        assert run.name(TunerCall(AR, 5)) == (None, 0)
     assert ": 1 row, 1 of them for every communicator" in said(run)[0]
 
 
@@ -121,7 +121,7 @@ def test_without_cells_only_what_certainly_runs_is_named(
         for protocol in Protocol:
             pair = f"{algorithm.name}/{protocol.name}"
             with opened(table_of(tmp_path, f"{collective.name} -> {pair}"), 2, nodes=nodes) as run:
-                choice = run.name(TunerCall(collective, 1 << 20, nvls=nvls, collnet=True)).choice
+                choice, _ = run.name(TunerCall(collective, 1 << 20, nvls=nvls, collnet=True))
             assert choice in (None, (algorithm, protocol))
             named |= {pair} if choice else set()
     assert named == RUNS_FOR_CERTAIN[collective, nvls, nodes]
@@ -131,15 +131,15 @@ def test_without_cells_only_what_certainly_runs_is_named(
 def test_v1_does_not_know_on_how_many_nodes_nvls_would_run(tmp_path: Path, nodes: int) -> None:
     row = f"allreduce -> {'nvls' if nodes == 1 else 'nvlstree'}/simple"
     with opened(table_of(tmp_path, row), 1, nodes=nodes) as run:
-        assert run.name(TunerCall(AR, 1 << 20, nvls=True)) == NamedPick(None, 0)
+        assert run.name(TunerCall(AR, 1 << 20, nvls=True)) == (None, 0)
 
 
 def test_unchecked_names_what_the_table_says(tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce bytes=..9 -> collnetchain/simple", "allreduce -> tree/ll128 channels=3")
     with opened(table, 2, NCCL_TUNER_UNCHECKED="1") as run:
-        assert run.name(TunerCall(AR, 10)) == NamedPick((Algorithm.Tree, Protocol.LL128), 3)
-        assert run.name(TunerCall(AR, 5, collnet=True)) == NamedPick((Algorithm.CollNetChain, Protocol.Simple), 0)
-        assert run.name(TunerCall(AR, 5)) == NamedPick(None, 0), "a communicator without CollNet"
+        assert run.name(TunerCall(AR, 10)) == ((Algorithm.Tree, Protocol.LL128), 3)
+        assert run.name(TunerCall(AR, 5, collnet=True)) == ((Algorithm.CollNetChain, Protocol.Simple), 0)
+        assert run.name(TunerCall(AR, 5)) == (None, 0), "a communicator without CollNet"
 
 
 @pytest.mark.parametrize("variable", ["NCCL_ALGO", "NCCL_PROTO"])
@@ -148,7 +148,7 @@ def test_the_log_says_who_wins_beside_nccls_own_variables(tmp_path: Path, variab
     table = table_of(tmp_path, "allreduce -> ring/simple")
     with DryRun(table, ranks=16, nodes=2, version=version, env={variable: "Tree"}) as run:
         if version < 3:
-            assert run.name(TunerCall(AR, 5)) == NamedPick(None, 0)
+            assert run.name(TunerCall(AR, 5)) == (None, 0)
             assert said(run)[-1].startswith(
                 f"{variable}=Tree is set, and this NCCL does not say what it leaves out: "
             ) or (said(run)[-2].startswith(f"{variable}=Tree is set, and this NCCL does not say what it leaves out: "))
@@ -163,7 +163,7 @@ def test_the_log_says_who_wins_beside_nccls_own_variables(tmp_path: Path, variab
 def test_unchecked_wins_over_nccls_own_variables_where_they_mask_no_cells(tmp_path: Path) -> None:
     env = {"NCCL_ALGO": "Tree", "NCCL_TUNER_UNCHECKED": "1"}
     with DryRun(table_of(tmp_path, "allreduce -> ring/simple"), ranks=16, nodes=2, version=2, env=env) as run:
-        assert run.name(TunerCall(AR, 5)) == NamedPick(RING_SIMPLE, 0)
+        assert run.name(TunerCall(AR, 5)) == (RING_SIMPLE, 0)
     assert "NCCL_ALGO=Tree is set: where the table has a row, the row wins" in said(run)
 
 
@@ -177,30 +177,30 @@ def test_v1_leaves_rows_that_ask_for_a_communicator_to_nccl(tmp_path: Path) -> N
         "allreduce -> ring/ll",
     )
     with opened(table_of(tmp_path, *rows, "allgather -> ring/ll"), 1) as run:
-        assert run.name(TunerCall(AR, 99)) == NamedPick(None, 0), (
+        assert run.name(TunerCall(AR, 99)) == (None, 0), (
             "not the row below: that would be another choice than asked for"
         )
-        assert run.name(TunerCall(AR, 100)) == NamedPick(RING_LL, 0)
-        assert run.name(TunerCall(AG, 5)) == NamedPick(None, 0)
+        assert run.name(TunerCall(AR, 100)) == (RING_LL, 0)
+        assert run.name(TunerCall(AG, 5)) == (None, 0)
     assert any(text.startswith("2 rows ask for ranks or nodes, and this NCCL does not say") for text in said(run))
 
 
 def test_v1_unchecked_takes_all_communicators_for_alike(tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce bytes=..99 ranks=16 -> tree/ll channels=2", "allreduce ranks=8 -> ring/ll")
     with opened(table, 1, NCCL_TUNER_UNCHECKED="1") as first, opened(table, 1, NCCL_TUNER_UNCHECKED="1") as second:
-        assert first.name(TunerCall(AR, 9)) == second.name(TunerCall(AR, 9)) == NamedPick(TREE_LL, 2)
+        assert first.name(TunerCall(AR, 9)) == second.name(TunerCall(AR, 9)) == (TREE_LL, 2)
         with opened(table, 1, ranks=8, nodes=1, NCCL_TUNER_UNCHECKED="1") as other:
-            assert other.name(TunerCall(AR, 9)) == first.name(TunerCall(AR, 9)) == NamedPick(None, 0)
+            assert other.name(TunerCall(AR, 9)) == first.name(TunerCall(AR, 9)) == (None, 0)
         assert "a communicator of 8 ranks on 1 nodes beside one of 16 on 2" in said(other, WARN)[0]
     with opened(table, 1, ranks=8, nodes=1, NCCL_TUNER_UNCHECKED="1") as later:
-        assert later.name(TunerCall(AR, 9)) == NamedPick(RING_LL, 0), "the next first communicator reads the table anew"
+        assert later.name(TunerCall(AR, 9)) == (RING_LL, 0), "the next first communicator reads the table anew"
 
 
 def test_v1_closes_with_its_last_communicator(tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce -> ring/ll")
     first, second = opened(table, 1), opened(table, 1)
     first.close()
-    assert second.name(TunerCall(AR, 5)) == NamedPick(RING_LL, 0)
+    assert second.name(TunerCall(AR, 5)) == (RING_LL, 0)
     second.close()
     assert first.log[-1].text.endswith(
         "1 calls: 1 decided by the table, 0 with its costs, 0 matched a row that NCCL cannot run here"
@@ -364,10 +364,10 @@ def test_v2_picks_by_the_costs(tmp_path: Path) -> None:
         "cost allreduce bytes=2G.. -> ring/ll never",
     )
     with opened(table_of(tmp_path, *reversed(rows)), 2) as run:
-        assert run.name(TunerCall(AR, 1000)).choice == RING_LL
-        assert run.name(TunerCall(AR, 1 << 20)).choice == RING_SIMPLE
-        assert run.name(TunerCall(AR, 1 << 20, nvls=True)).choice == (Algorithm.NVLSTree, Protocol.Simple)
-        assert run.name(TunerCall(AG, 1 << 20)).choice is None
+        assert run.name(TunerCall(AR, 1000))[0] == RING_LL
+        assert run.name(TunerCall(AR, 1 << 20))[0] == RING_SIMPLE
+        assert run.name(TunerCall(AR, 1 << 20, nvls=True))[0] == (Algorithm.NVLSTree, Protocol.Simple)
+        assert run.name(TunerCall(AG, 1 << 20))[0] is None
 
 
 # Constants

@@ -26,8 +26,8 @@ def said(run: DryRun, level: int = INFO) -> list[str]:
 def answer(run: DryRun, call: TunerCall) -> object:
     """What is taken: a pair and channels, or None where nothing was written."""
     if run.version < 3:
-        named = run.name(call)
-        return (*named.choice, named.channels) if named.choice else None
+        choice, channels = run.name(call)
+        return (*choice, channels) if choice else None
     answered = run.ask(call, COSTS)
     if answered.cost_us.tobytes() == COSTS.tobytes() and answered.channels == 0:
         return None

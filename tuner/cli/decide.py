@@ -19,7 +19,7 @@ from tuner.cli.exports import Exports, export_options, of_decision
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, check_place, is_asked, place_options
 from tuner.cli.output import command_line, json_wanted, plural, print_json, say, show, verdict
-from tuner.plugin.compile import CommunicatorShape
+from tuner.plugin.dry_run import CommunicatorSize
 from tuner.plugin.table.parse import size_text
 
 
@@ -143,7 +143,7 @@ def command(
         sys.exit(0)
     between = None
     if interpolate:
-        between = interpolated(out, {CommunicatorShape(file.ranks, file.nodes): file.file for file in decided.files})
+        between = interpolated(out, {CommunicatorSize(file.ranks, file.nodes): file.file for file in decided.files})
     if exports.deliver(decided, of_decision(decided)):
         pass
     elif json_wanted():

@@ -175,8 +175,8 @@ class AskedPlugin:
     def _by_name(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:
         """The algorithm and protocol that the plugin names, with the time that NCCL computes for them; None if it names
         none."""
-        named = self.plugin.name(call)
-        return None if named.choice is None else Tuned(named.choice, cost_us[named.choice], named.channels)
+        choice, channels = self.plugin.name(call)
+        return None if choice is None else Tuned(choice, cost_us[choice], channels)
 
     @property
     def _algorithms(self) -> int:

@@ -1,10 +1,10 @@
 """Makes decision tables from the emulator: rows of decisions from a release's picks, or rows of costs from its
 model."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from difflib import SequenceMatcher
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import exp, log
 from typing import TypeVar
 
@@ -24,6 +24,7 @@ from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.selection import MAX_BYTES, Selection
 from tuner.plugin import loading
+from tuner.plugin.dry_run import CommunicatorSize
 from tuner.plugin.lint import exists
 from tuner.plugin.table.records import CostLine, CostRow, Decision, TableChoice
 
@@ -195,23 +196,11 @@ PAST_ALL = 1 << 34  # where a choice begins that a communicator does not have af
 Choices = tuple[TableChoice, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CommunicatorShape:
-    """The size of a communicator."""
-
-    ranks: int
-    nodes: int
+# The least size in bytes of an entry, and the choices from there to the next entry; None leaves these sizes to NCCL
+Edge = tuple[int, Choices | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Edged:
-    """The choices for sizes from ``low`` bytes to the next entry; None leaves these sizes to NCCL."""
-
-    low: int
-    choices: Choices | None
-
-
-def between(known: Mapping[CommunicatorShape, Sequence[Decision]], unequal: bool = True) -> list[Decision]:
+def between(known: Mapping[CommunicatorSize, Sequence[Decision]], unequal: bool = True) -> list[Decision]:
     """Interpolates rows for every number of nodes between those of ``known``; the ranks per node stay the same.
 
     If ``unequal`` is false, rows only have choices that both neighbours make; other sizes are left to NCCL. BadInput if
@@ -274,8 +263,8 @@ def held_out(rows: Sequence[Decision], selection: Selection) -> HeldOutRows:
 
 
 def _rows(
-    below: tuple[CommunicatorShape, Sequence[Decision]],
-    above: tuple[CommunicatorShape, Sequence[Decision]],
+    below: tuple[CommunicatorSize, Sequence[Decision]],
+    above: tuple[CommunicatorSize, Sequence[Decision]],
     nodes: int,
     collective: Collective,
     unequal: bool,
@@ -295,44 +284,41 @@ def _of(rows: Sequence[Decision], collective: Collective) -> list[Decision]:
     return [row for row in rows if row.collective is collective]
 
 
-def edges(rows: Sequence[Decision]) -> list[Edged]:
+def edges(rows: Sequence[Decision]) -> list[Edge]:
     """The rows of one collective as a list in the order of sizes, from 0 to the largest, with an entry for each gap."""
-    all_edges = [Edged(0, None)]
+    all_edges: list[Edge] = [(0, None)]
     end = 0
     for row in sorted(rows, key=lambda row: row.bytes.low):
         if row.bytes.low > end:
-            all_edges.append(Edged(end, None))
-        all_edges.append(Edged(row.bytes.low, row.choices))
+            all_edges.append((end, None))
+        all_edges.append((row.bytes.low, row.choices))
         end = -1 if row.bytes.high is None else row.bytes.high + 1
     if end >= 0:
-        all_edges.append(Edged(end, None))
-    wide = [
-        one
-        for one, following in pairwise([*all_edges, None])
-        if one is not None and (following is None or following.low > max(one.low, 1) * FLICKER)
-    ]
-    merged = [one for before, one in pairwise([None, *wide]) if one and (not before or before.choices != one.choices)]
-    return [replace(merged[0], low=0), *merged[1:]] if merged else all_edges[:1]
+        all_edges.append((end, None))
+    ends = [low for low, _ in all_edges[1:]]
+    wide = [one for one, end in zip(all_edges, [*ends, math.inf], strict=True) if end > max(one[0], 1) * FLICKER]
+    merged = [next(same) for _, same in groupby(wide, key=lambda one: one[1])]
+    return [(0, merged[0][1]), *merged[1:]]
 
 
-def _aligned(below: Sequence[Edged], above: Sequence[Edged]) -> Iterator[tuple[int, int, Choices | None, bool]]:
+def _aligned(below: Sequence[Edge], above: Sequence[Edge]) -> Iterator[tuple[int, int, Choices | None, bool]]:
     """Merges the choices of both lists in order; yields where each begins in either list, the choices, and whether both
     lists have them."""
-    one, other = [each.choices for each in below], [each.choices for each in above]
+    one, other = ([choices for _, choices in its] for its in (below, above))
     for _, start, stop, its_start, its_stop in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
         if one[start:stop] == other[its_start:its_stop]:
-            for mine, its in zip(below[start:stop], above[its_start:its_stop], strict=True):
-                yield mine.low, its.low, mine.choices, True
+            for (low, choices), (its_low, _) in zip(below[start:stop], above[its_start:its_stop], strict=True):
+                yield low, its_low, choices, True
             continue
         # First the choices that only one list has: in the other they have no width and end where the next one begins.
-        for mine in below[start:stop]:
-            yield mine.low, _low(above, its_start), mine.choices, False
-        for its in above[its_start:its_stop]:
-            yield _low(below, stop), its.low, its.choices, False
+        for low, choices in below[start:stop]:
+            yield low, _low(above, its_start), choices, False
+        for its_low, choices in above[its_start:its_stop]:
+            yield _low(below, stop), its_low, choices, False
 
 
-def _low(edged: Sequence[Edged], at: int) -> int:
-    return edged[at].low if at < len(edged) else max(PAST_ALL, edged[-1].low)
+def _low(edged: Sequence[Edge], at: int) -> int:
+    return edged[at][0] if at < len(edged) else max(PAST_ALL, edged[-1][0])
 
 
 def _interpolated(low: int, high: int, share: float) -> int:

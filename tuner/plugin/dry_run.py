@@ -102,15 +102,6 @@ class TunedCosts:
     channels: int
 
 
-@dataclass(frozen=True, slots=True)
-class NamedPick:
-    """Pick of a plugin that gets no cost tables. If ``choice`` is None, NCCL picks; if ``channels`` is 0, NCCL chooses
-    them."""
-
-    choice: AlgoProto | None
-    channels: int
-
-
 _SAYS_ALL = {"NCCL_DEBUG": "INFO"}  # otherwise the plugin does not format lines that NCCL would drop
 
 
@@ -205,14 +196,15 @@ class DryRun:
         _check(result, "getCollInfo")
         return TunedCosts(table, int(count[0]))
 
-    def name(self, call: TunerCall) -> NamedPick:
-        """Calls ``getCollInfo`` once, as interface versions 1 and 2 have it: without a cost table."""
+    def name(self, call: TunerCall) -> tuple[AlgoProto | None, int]:
+        """Calls ``getCollInfo`` once, as interface versions 1 and 2 have it: without a cost table. Returns the plugin's
+        choice (None: NCCL picks) and its channels (0: NCCL chooses them)."""
         algorithm, protocol, count = (self._ffi.new("int *", value) for value in (-1, -1, 0))
         with self._listen(self.log):
             result = self._lib.call_by_name(self.version, self._context, self._call(call), algorithm, protocol, count)
         _check(result, "getCollInfo")
         unnamed = algorithm[0] == -1 and protocol[0] == -1
-        return NamedPick(None if unnamed else (Algorithm(algorithm[0]), Protocol(protocol[0])), int(count[0]))
+        return None if unnamed else (Algorithm(algorithm[0]), Protocol(protocol[0])), int(count[0])
 
     def rows(self, call: TunerCall, cost_us: ArrayLike) -> DecidingRows:
         """Finds the rows that decide a call; the plugin does not count this call. Interface versions 1 and 2 do not use

@@ -38,33 +38,26 @@ class Canary:
     hosts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job as its script knows it: ``name`` is its number, which is the same on all ranks and after a restart."""
-
-    name: str
-    hosts: tuple[str, ...] = ()
-
-
 def job_name(environment: Mapping[str, str]) -> str | None:
     """The job's number, read from the variables of Slurm, torchrun, PBS or LSF; None if none is set."""
     return next((environment[name] for name in JOB_VARIABLES if environment.get(name)), None)
 
 
-def gets_canary(canary: Canary, job: Job) -> str | None:
-    """The reason why a job gets the canary's table; None if it does not get it.
+def gets_canary(canary: Canary, job: str, hosts: Sequence[str] = ()) -> str | None:
+    """The reason why a job on ``hosts`` gets the canary's table; None if it does not get it. ``job`` is the job's
+    number, which is the same on all ranks and after a restart.
 
-    A hash of the table and the job's name decides whether a job is in the percentage, so that different tables are
+    A hash of the table and the job's number decides whether a job is in the percentage, so that different tables are
     tried on different jobs. BadInput if the table cannot be read, and for an invalid percentage.
     """
     if not 0 <= canary.percent <= 100:
         raise BadInput(f"{canary.percent} is not a percentage from 0 to 100")
-    if job.name in canary.jobs:
-        return f"job {job.name} is in the list"
-    if canary.hosts and job.hosts and set(job.hosts) <= set(canary.hosts):
-        return f"all {len(job.hosts)} hosts of job {job.name} are in the list"
-    place = 100 * int.from_bytes(hashlib.sha256(f"{sha256(canary.table)} {job.name}".encode()).digest()[:8]) / 2**64
-    return f"job {job.name} is among {canary.percent:g} %" if place < canary.percent else None
+    if job in canary.jobs:
+        return f"job {job} is in the list"
+    if canary.hosts and hosts and set(hosts) <= set(canary.hosts):
+        return f"all {len(hosts)} hosts of job {job} are in the list"
+    place = 100 * int.from_bytes(hashlib.sha256(f"{sha256(canary.table)} {job}".encode()).digest()[:8]) / 2**64
+    return f"job {job} is among {canary.percent:g} %" if place < canary.percent else None
 
 
 def names(path: Path) -> tuple[str, ...]:

@@ -3,19 +3,21 @@ table."""
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, fields
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tuner.base.bounds import ReaderBounds
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
+from tuner.base.records import json_form
 from tuner.base.sizes import ranks_on_nodes
 
 FORMAT = 1
+_Count = TypeVar("_Count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +103,12 @@ def lines(file: Path) -> Iterator[CommunicatorStats]:
 def _of_record(kind: Any, record: Mapping[str, Any]) -> Any:
     """Makes a dataclass of whole numbers and texts. TypeError if a value does not have its field's type."""
     made = kind(**record)
-    for field in fields(kind):
-        if field.type is int:
-            _whole(getattr(made, field.name))
-        elif not isinstance(getattr(made, field.name), str):
-            raise TypeError(f"{field.name} {getattr(made, field.name)!r}")
+    for each in fields(kind):
+        value = getattr(made, each.name)
+        if each.type is int:
+            _whole(value)
+        elif not isinstance(value, str):
+            raise TypeError(f"{each.name} {value!r}")
     return made
 
 
@@ -145,21 +148,12 @@ NONE = "none"  # instead of a hash, if the table could not be used or had no inf
 
 @dataclass(frozen=True, slots=True)
 class TableStats:
-    """Counts of all communicators whose tables have the same content. ``never_matched`` are ranges of lines, each as
-    (first, last).
-    """
+    """Sums of the counts of all communicators whose tables have the same content."""
 
     table: str
     sha256: str | None
     communicators: int
-    calls: int
-    decided: int
-    could_not_run: int
-    costed: int
-    rows: list[RowCount]
-    costs: list[CostCount]
-    never_matched: list[tuple[int, int]]
-    undecided: list[Undecided]
+    counts: Counts = field(metadata=json_form(merged=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,54 +193,57 @@ def _tables(ranks: Sequence[CommunicatorStats]) -> list[TableStats]:
 
 def _sum(ranks: Sequence[CommunicatorStats]) -> TableStats:
     counted = [one.counts for one in ranks if one.counts is not None]
-    return TableStats(
-        table=ranks[0].table,
-        sha256=ranks[0].sha256,
-        communicators=len(ranks),
+    summed = Counts(
         calls=sum(one.calls for one in counted),
         decided=sum(one.decided for one in counted),
         could_not_run=sum(one.could_not_run for one in counted),
         costed=sum(one.costed for one in counted),
-        rows=_rows(counted),
-        costs=_costs(counted),
+        rows=_rows(row for counts in counted for row in counts.rows),
+        costs=_costs(cost for counts in counted for cost in counts.costs),
         never_matched=_unmatched(counted),
-        undecided=_undecided(counted),
+        undecided=_undecided(one for counts in counted for one in counts.undecided),
+    )
+    return TableStats(ranks[0].table, ranks[0].sha256, len(ranks), summed)
+
+
+def _rows(rows: Iterable[RowCount]) -> tuple[RowCount, ...]:
+    """Sums the counts of rows per line, in ascending order of lines."""
+    groups = _grouped(rows, lambda row: row.line)
+    return tuple(
+        RowCount(line, sum(row.decided for row in same), sum(row.could_not_run for row in same))
+        for line, same in groups
     )
 
 
-def _rows(counted: Sequence[Counts]) -> list[RowCount]:
-    """Sums the counts of rows per line, in ascending order of lines."""
-    by_line: dict[int, RowCount] = {}
-    for row in (row for counts in counted for row in counts.rows):
-        so_far = by_line.get(row.line, RowCount(row.line, 0, 0))
-        by_line[row.line] = RowCount(row.line, so_far.decided + row.decided, so_far.could_not_run + row.could_not_run)
-    return [by_line[line] for line in sorted(by_line)]
-
-
-def _costs(counted: Sequence[Counts]) -> list[CostCount]:
+def _costs(costs: Iterable[CostCount]) -> tuple[CostCount, ...]:
     """Sums the calls of cost rows per line, in ascending order of lines."""
-    calls: dict[int, int] = defaultdict(int)
-    for cost in (cost for counts in counted for cost in counts.costs):
-        calls[cost.line] += cost.calls
-    return [CostCount(line, calls[line]) for line in sorted(calls)]
+    return tuple(
+        CostCount(line, sum(cost.calls for cost in same)) for line, same in _grouped(costs, lambda one: one.line)
+    )
 
 
-def _undecided(counted: Sequence[Counts]) -> list[Undecided]:
+def _undecided(undecided: Iterable[Undecided]) -> tuple[Undecided, ...]:
     """Sums undecided calls per collective, reason and power of two, in ascending order."""
-    groups: dict[tuple[str, str, int], list[Undecided]] = defaultdict(list)
-    for one in (one for counts in counted for one in counts.undecided):
-        groups[one.collective, one.reason, one.least_bytes.bit_length()].append(one)
-    return [
+    groups = _grouped(undecided, lambda one: (one.collective, one.reason, one.least_bytes.bit_length()))
+    return tuple(
         Undecided(
             collective,
             reason,
-            min(one.least_bytes for one in group),
-            max(one.most_bytes for one in group),
-            sum(one.calls for one in group),
-            sum(one.bytes for one in group),
+            min(one.least_bytes for one in same),
+            max(one.most_bytes for one in same),
+            sum(one.calls for one in same),
+            sum(one.bytes for one in same),
         )
-        for (collective, reason, _), group in sorted(groups.items(), key=lambda item: item[0])
-    ]
+        for (collective, reason, _), same in groups
+    )
+
+
+def _grouped(counts: Iterable[_Count], key: Callable[[_Count], Any]) -> list[tuple[Any, list[_Count]]]:
+    """The counts by key, in ascending order of the keys."""
+    groups: dict[Any, list[_Count]] = defaultdict(list)
+    for one in counts:
+        groups[key(one)].append(one)
+    return sorted(groups.items(), key=lambda group: group[0])
 
 
 def _in_both(ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -263,17 +260,17 @@ def _in_both(ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> list
     return common
 
 
-def _unmatched(counted: Sequence[Counts]) -> list[tuple[int, int]]:
+def _unmatched(counted: Sequence[Counts]) -> tuple[tuple[int, int], ...]:
     """The lines that matched no call in any of the communicators, as ranges."""
     if not counted:
-        return []
+        return ()
     ranges: list[tuple[int, int]] = []
     for first, last in reduce(_in_both, (sorted(counts.never_matched) for counts in counted)):
         if ranges and ranges[-1][1] == first - 1:
             ranges[-1] = (ranges[-1][0], last)
         else:
             ranges.append((first, last))
-    return ranges
+    return tuple(ranges)
 
 
 def _disagreements(ranks: Sequence[CommunicatorStats]) -> Iterator[Disagreement]:

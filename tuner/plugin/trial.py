@@ -100,16 +100,12 @@ class TrialPick:
 
 
 @dataclass(frozen=True, slots=True)
-class FittedPick:
+class FittedPick(TrialPick):
     """NCCL's own pick with the time that fitted constants give, compared with the time of the pick with the table.
 
     ``saved_percent``: how much less time the table's pick takes; negative if it takes more, None if a time is unknown.
     """
 
-    algorithm: Algorithm
-    protocol: Protocol
-    channels: int
-    time_us: float = field(metadata=json_form(convert=_known))
     saved_percent: float | None
 
 
@@ -181,12 +177,11 @@ def _against_nccl(trial: TableTrial, nccl: Selection, fitted: Selection, request
     (path,) = nccl.non_classic_paths(request, [trial.bytes])
     if path is not None:
         return replace(trial, own=None, own_bypass=bypass_of(nccl, request, trial.bytes, path))
-    picks = nccl.classic_pick(request, [trial.bytes])
-    own = Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])
-    time_us = shortest(fitted.cost_table(request, [trial.bytes])[0][own])
+    (own,) = _own(nccl, request, [trial.bytes])
+    time_us = shortest(fitted.cost_table(request, [trial.bytes])[0][own.algorithm, own.protocol])
     known = time_us > 0 and trial.picked.time_us >= 0 and is_time(trial.picked.time_us)
     saved_percent = 100 * (1 - trial.picked.time_us / time_us) if known else None
-    return replace(trial, fitted=FittedPick(*own, int(picks.channels[0]), time_us, saved_percent))
+    return replace(trial, fitted=FittedPick(own.algorithm, own.protocol, own.channels, time_us, saved_percent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,26 +233,25 @@ def _may_bypass(asked: AskedPlugin, request: Request, sizes: Sequence[int]) -> I
         if own_path is not None:
             trial = replace(trial, own=None, own_bypass=bypass_of(selection, request, size, own_path))
         elif path is not None:
-            trial = replace(trial, own=_own(selection, request, size))
+            trial = replace(trial, own=_own(selection, request, [size])[0])
         yield replace(trial, tuner=protocol.say(path))
 
 
-def _own(selection: Selection, request: Request, size: int) -> TrialPick:
-    picks = selection.classic_pick(request, [size])
-    (algo_proto,) = picks.algo_protos()
-    return TrialPick(*algo_proto, int(picks.channels[0]), shortest(picks.time_us[0]))
+def _own(selection: Selection, request: Request, sizes: Sequence[int]) -> list[TrialPick]:
+    """NCCL's own picks, one per size."""
+    picks = selection.classic_pick(request, sizes)
+    columns = zip(picks.algo_protos(), picks.channels.tolist(), picks.time_us, strict=True)
+    return [TrialPick(*algo_proto, channels, shortest(time_us)) for algo_proto, channels, time_us in columns]
 
 
 def _trials(asked: AskedPlugin, request: Request, sizes: Sequence[int]) -> Iterator[TableTrial]:
     selection = asked.selection
-    picks, costs_us = selection.classic_pick(request, sizes), selection.cost_table(request, sizes)
-    for at, size in enumerate(sizes):
-        algo_proto = Algorithm(picks.algorithm[at]), Protocol(picks.protocol[at])
-        own = TrialPick(*algo_proto, int(picks.channels[at]), shortest(picks.time_us[at]))
+    picks, costs_us = _own(selection, request, sizes), selection.cost_table(request, sizes)
+    for size, own, cost_us in zip(sizes, picks, costs_us, strict=True):
         call = asked.call(request, int(size))
-        tuned = asked.answer(call, costs_us[at])
+        tuned = asked.answer(call, cost_us)
         picked = own if tuned is None else _launched(selection, request, call.bytes, tuned)
-        yield _with_rows(TableTrial(call.bytes, own, picked), asked.rows(call, costs_us[at]))
+        yield _with_rows(TableTrial(call.bytes, own, picked), asked.rows(call, cost_us))
 
 
 def _launched(selection: Selection, request: Request, size: int, tuned: Tuned) -> TrialPick:

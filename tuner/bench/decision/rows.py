@@ -14,7 +14,8 @@ from tuner.base.records import json_form
 from tuner.base.sizes import ranks_on_nodes
 from tuner.emulator import fitted_constants
 from tuner.emulator.selection import Selection
-from tuner.plugin.compile import CommunicatorShape, between
+from tuner.plugin.compile import between
+from tuner.plugin.dry_run import CommunicatorSize
 from tuner.plugin.table.parse import choice_text, read, size_text, write
 from tuner.plugin.table.records import Decision, Table, TableChoice
 from tuner.times.compare import crossing, middle, straight, too_small
@@ -278,7 +279,7 @@ def proposed(path: Path, constants: Path | None = None) -> Proposal:
     return Proposal(comparison, scenario.ranks, scenario.communicator().nodes, fitted)
 
 
-Known = Mapping[CommunicatorShape, Sequence[Decision]]
+Known = Mapping[CommunicatorSize, Sequence[Decision]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +310,7 @@ class Interpolated:
     held_out: tuple[HeldOutMeasured, ...] = field(metadata=json_form(optional=True))
 
 
-def interpolate(table: Path, files: Mapping[CommunicatorShape, Path]) -> Interpolated:
+def interpolate(table: Path, files: Mapping[CommunicatorSize, Path]) -> Interpolated:
     """Adds rows to the table for numbers of nodes between those of ``files``, if both neighbouring numbers choose the
     same.
 
@@ -319,9 +320,9 @@ def interpolate(table: Path, files: Mapping[CommunicatorShape, Path]) -> Interpo
     ``decide`` raises it.
     """
     decided = read(table)
-    known: dict[CommunicatorShape, list[Decision]] = {shape: [] for shape in sorted(files, key=lambda one: one.nodes)}
+    known: dict[CommunicatorSize, list[Decision]] = {shape: [] for shape in sorted(files, key=lambda one: one.nodes)}
     for row in decided.decisions:
-        known[CommunicatorShape(row.ranks.low, row.nodes.low)].append(row)
+        known[CommunicatorSize(row.ranks.low, row.nodes.low)].append(row)
     rows = tuple(between(known, unequal=False))
     held_out = tuple(_held_out(known, shape, files[shape]) for shape in list(known)[1:-1])
     learnt = ", ".join(ranks_on_nodes(shape.ranks, shape.nodes) for shape in known)
@@ -335,7 +336,7 @@ def interpolate(table: Path, files: Mapping[CommunicatorShape, Path]) -> Interpo
     return Interpolated(rows, held_out)
 
 
-def _held_out(known: Known, shape: CommunicatorShape, file: Path) -> HeldOutMeasured:
+def _held_out(known: Known, shape: CommunicatorSize, file: Path) -> HeldOutMeasured:
     others = {other: rows for other, rows in known.items() if other != shape}
     there = [_row(row) for row in between(others, unequal=False) if row.nodes.low == shape.nodes]
     sizes = proposed(file).sizes

@@ -74,20 +74,21 @@ def _show_ended(counts: stats.Stats) -> None:
 def _table(table: stats.TableStats) -> list[str]:
     if table.sha256 is None:
         return [f"{table.table}: {table.communicators} ranks of communicators could not use it"]
+    counts = table.counts
     lines = [
-        f"{table.table} (sha256 {table.sha256[:12]}): {table.calls} calls of {table.communicators} ranks of "
-        f"communicators: {table.decided} decided, {table.costed} with its costs, {table.could_not_run} matched a row "
-        f"that NCCL could not run"
+        f"{table.table} (sha256 {table.sha256[:12]}): {counts.calls} calls of {table.communicators} ranks of "
+        f"communicators: {counts.decided} decided, {counts.costed} with its costs, {counts.could_not_run} matched a "
+        f"row that NCCL could not run"
     ]
-    for row in table.rows:
+    for row in counts.rows:
         lines.append(
             f"  line {row.line}: decided {row.decided} calls; NCCL could not run it for {row.could_not_run} calls"
         )
-    for cost in table.costs:
+    for cost in counts.costs:
         lines.append(f"  line {cost.line}: gave the times of {cost.calls} calls")
-    for first, last in table.never_matched:
+    for first, last in counts.never_matched:
         lines.append(f"  line {first}: never matched" if first == last else f"  lines {first} to {last}: never matched")
-    for left in table.undecided:
+    for left in counts.undecided:
         sizes = (
             f"{left.least_bytes}" if left.least_bytes == left.most_bytes else f"{left.least_bytes}..{left.most_bytes}"
         )

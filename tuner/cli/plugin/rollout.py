@@ -119,7 +119,7 @@ def _table_of_job(
             f"a canary is chosen by the job's name, which must be the same on all ranks: give --job NAME, or {known}"
         )
     jobs, hosts = (rollout.names(path) if path else () for path in (canary_jobs, canary_hosts))
-    why = rollout.gets_canary(rollout.Canary(canary, percent, jobs, hosts), rollout.Job(name, tuple(job_hosts.split())))
+    why = rollout.gets_canary(rollout.Canary(canary, percent, jobs, hosts), name, job_hosts.split())
     return (canary, why) if why else (table, None)
 
 

@@ -20,7 +20,8 @@ from tuner.cli.output import command_line, json_wanted, plural, say, shown_as_js
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile, headers, lint, lint_scenario
-from tuner.plugin.compile import CommunicatorShape, between, held_out
+from tuner.plugin.compile import between, held_out
+from tuner.plugin.dry_run import CommunicatorSize
 from tuner.plugin.formats import convert, measured
 from tuner.plugin.headers import NOTE, TableFinding
 from tuner.plugin.lint import GAPS
@@ -294,9 +295,7 @@ def _interpolated(
             "--as costs"
         )
     compiled = {count: _emulated(scenario.with_nodes(count), collectives, form, channels, runs) for count in counts}
-    known = {
-        CommunicatorShape(count * scenario.ranks, count): table.decisions for count, (table, _) in compiled.items()
-    }
+    known = {CommunicatorSize(count * scenario.ranks, count): table.decisions for count, (table, _) in compiled.items()}
     rows = between(known)
     notes = [f"{count} nodes: {note}" for count, (_, each) in compiled.items() for note in each]
     provenance = dict(compiled[counts[0]][0].provenance)

@@ -7,14 +7,13 @@ import csv
 import io
 import math
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
 from tuner.base.bounds import ReaderBounds
-from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, one_of
 from tuner.base.files import read_bytes
 from tuner.base.names import Algorithm, Collective, Protocol
@@ -38,18 +37,8 @@ MOST_BYTES = 2**62
 _Name = TypeVar("_Name", bound=IntEnum)
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
-    """The conditions on calls, apart from the size, that rows of a table can have; None means any."""
-
-    collective: Collective
-    nodes: int | None
-    ranks: int | None
-    pipelined: int | None
-    registered: int | None
-
-
-Samples = dict[Where, dict[int, dict[TableChoice, list[float]]]]
+# Times in us by the conditions on calls apart from the size, which are a row without choices; then by size and choice
+Samples = dict[Decision, dict[int, dict[TableChoice, list[float]]]]
 
 
 FILE = ReaderBounds("times for a decision table, as CSV", lines=1_000_000)
@@ -95,12 +84,13 @@ def decisions(samples: Samples) -> tuple[list[Decision], list[str]]:
     return rows, notes
 
 
-def _specific_first(where: Where) -> tuple[tuple[bool, int], ...]:
+def _specific_first(where: Decision) -> tuple[object, ...]:
     """A sort key. Rows that match any value come last, because the first row that matches wins."""
-    return tuple((value is None, value or 0) for value in (getattr(where, key.name) for key in fields(Where)))
+    counts = ((one.high is None, one.low) for one in (where.nodes, where.ranks, where.pipelined))
+    return where.collective, *counts, where.registered is None, bool(where.registered)
 
 
-def _rows(where: Where, by_size: dict[int, dict[TableChoice, list[float]]], notes: list[str]) -> Iterator[Decision]:
+def _rows(where: Decision, by_size: dict[int, dict[TableChoice, list[float]]], notes: list[str]) -> Iterator[Decision]:
     winners: list[tuple[int, TableChoice]] = []  # first size of each interval, and its choice
     before = None
     for size in sorted(by_size):
@@ -110,15 +100,7 @@ def _rows(where: Where, by_size: dict[int, dict[TableChoice, list[float]]], note
         before = size
     ends = [start - 1 for start, _ in winners[1:]]
     for at, (start, winner) in enumerate(winners):
-        yield Decision(
-            where.collective,
-            (winner,),
-            bytes=Span(start, ends[at] if at < len(ends) else None),
-            nodes=shared.exactly(where.nodes, ANY_COUNT),
-            ranks=shared.exactly(where.ranks, ANY_COUNT),
-            pipelined=shared.exactly(where.pipelined, ANY_PIPELINED),
-            registered=None if where.registered is None else bool(where.registered),
-        )
+        yield replace(where, choices=(winner,), bytes=Span(start, ends[at] if at < len(ends) else None))
 
 
 def _best(
@@ -139,19 +121,21 @@ def _best(
     return winner
 
 
-def _sample(row: dict[str, str]) -> tuple[Where, int, TableChoice, float]:
+def _sample(row: dict[str, str]) -> tuple[Decision, int, TableChoice, float]:
     """Reads a measured row. ValueError says what is wrong."""
     choice = TableChoice(
         _named(Algorithm, row["algorithm"], "algorithm"),
         _named(Protocol, row["protocol"], "protocol"),
         _number(row, "channels", 1, MAX_CHANNELS),
     )
-    where = Where(
+    registered = {None: None, 0: False, 1: True}
+    where = Decision(
         _named(Collective, row["collective"], "collective"),
-        _number(row, "nodes", 1, LARGEST_COUNT),
-        _number(row, "ranks", 1, LARGEST_COUNT),
-        _number(row, "pipeOps", 0, LARGEST_COUNT),
-        _number(row, "regBuff", 0, 1),
+        (),
+        nodes=shared.exactly(_number(row, "nodes", 1, LARGEST_COUNT), ANY_COUNT),
+        ranks=shared.exactly(_number(row, "ranks", 1, LARGEST_COUNT), ANY_COUNT),
+        pipelined=shared.exactly(_number(row, "pipeOps", 0, LARGEST_COUNT), ANY_PIPELINED),
+        registered=registered[_number(row, "regBuff", 0, 1)],
     )
     size = _number(row, "size_bytes", 1, MOST_BYTES)
     if size is None:
