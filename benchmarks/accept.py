@@ -33,7 +33,7 @@ from tuner.scenario.describe import describe
 from tuner.times import measured, placement
 from tuner.times.acceptance import curves, diagnosis, judge, public_runs
 from tuner.times.acceptance.accept import Acceptance, AcceptOptions, accept
-from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
+from tuner.times.acceptance.curves import Curve, CurveKind
 from tuner.times.acceptance.expected import ERROR_BYTES, Expectation, by_public_runs
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.acceptance.judge import SizeVerdict
@@ -47,7 +47,7 @@ from tuner.times.calibration.measured_calls import one_way_runs
 from tuner.times.measured.formats import Given
 from tuner.times.measured.header import MeasuredHealth
 from tuner.times.measured.samples import Measurements, SampleBlock
-from tuner.times.placement import Site
+from tuner.times.placement import ConfiguredShape, Site
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import predict
 from tuner.times.timemodel.features import Array
@@ -386,15 +386,15 @@ def held_out() -> Iterator[dict[str, Any]]:
 
 
 def _failed(split: Split, widths: Widths) -> Iterator[bool]:
-    halves = splits.halves(split)
+    to_fit, to_predict = splits.halves(split)
     fit, test = measured.load(split.fit[0]), measured.load((split.test or split.fit)[0])
-    made = calibrate.of_tables("held out", [replace(fit, blocks=halves.fit.rows)], Site(fit.header.machine), widths)
+    made = calibrate.of_tables("held out", [replace(fit, blocks=to_fit.rows)], Site(fit.header.machine), widths)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "held-out.json"
         path.write_text(calibrations.text(made), encoding="utf-8")
         scenario = describe(test.header.machine, nccl=test.header.nccl)
         expectation = Expectation(scenario, str(path))
-        for each in curves.of_table(replace(test, blocks=halves.test.rows), test.name, scenario)[0]:
+        for each in curves.of_table(replace(test, blocks=to_predict.rows), test.name, scenario)[0]:
             times = expectation.times(each.kind, each.bytes)
             yield not judge.judge(each, times, np.zeros(len(each.bytes))).passes
 

@@ -18,11 +18,12 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.scenario.describe import describe
 from tuner.times import measured
-from tuner.times.acceptance.curves import ConfiguredShape, CurveKind, Exchange
+from tuner.times.acceptance.curves import CurveKind, Exchange
 from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.measured.header import Header, MeasuredRun
 from tuner.times.measured.samples import Measurements, SampleBlock
+from tuner.times.placement import ConfiguredShape
 
 TABLE = measured.load("h100-8x__2.29.2__aiconfigurator")
 HEALTHY = replace(

@@ -19,7 +19,7 @@ from tuner.scenario.describe import describe
 from tuner.times import measured, placement
 from tuner.times.acceptance import curves, diagnosis, faults, judge, limits, public_runs
 from tuner.times.acceptance.accept import AcceptOptions, accept, drifts
-from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
+from tuner.times.acceptance.curves import Curve, CurveKind
 from tuner.times.acceptance.expected import NCCL_ERROR, Expectation, Whose
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.acceptance.in_findings import RunVerdict
@@ -27,6 +27,7 @@ from tuner.times.acceptance.judge import JudgedCurve, SizeVerdict
 from tuner.times.acceptance.limits import ClassNearness
 from tuner.times.calibration import calibrate, measured_calls
 from tuner.times.measured.formats import Given, MeasurementFile
+from tuner.times.placement import ConfiguredShape
 from tuner.times.timemodel.features import Array
 
 SIZES = np.array([1 << power for power in range(13, 33)], np.uint64)

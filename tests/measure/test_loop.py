@@ -69,7 +69,7 @@ def test_the_truth_of_nccls_own_constants_is_its_model(nccl: str, nodes: int) ->
     """Then its pick is the best everywhere, and fewer channels gain nothing: there is nothing to be gained."""
     scenario = replace(CASE, nccl=nccl, nodes=nodes)
     with_own = Simulated(scenario, 1, {})
-    truth, selection = with_own.reveal().truth, Selection(scenario.communicator())
+    truth, selection = with_own.truth, Selection(scenario.communicator())
     compared = 0
     for point in calls(collectives=THREE, ranks=scenario.ranks):
         (table_us,) = selection.cost_table(Request(point.collective, point.dtype, point.op), [point.bytes])
@@ -87,7 +87,7 @@ def test_the_truth_of_nccls_own_constants_is_its_model(nccl: str, nodes: int) ->
 
 def test_a_given_truth_is_the_model_with_its_constants() -> None:
     truth = {"efficiency": {"ring": {"simple": 0.5}}, "base_latency_us": {"tree": {"ll": 60.0}}}
-    own, given = (Simulated(CASE, 1, change).reveal().truth for change in ({}, truth))
+    own, given = (Simulated(CASE, 1, change).truth for change in ({}, truth))
     (point,) = calls(64 << 20)
     ring, tree = (Algorithm.Ring, Protocol.Simple), (Algorithm.Tree, Protocol.LL)
     assert given.costs(point)[ring].transfer_us == pytest.approx(2 * own.costs(point)[ring].transfer_us, rel=1e-6)
@@ -123,12 +123,12 @@ def test_every_release_can_be_planted(nccl: str) -> None:
     scenario = Scenario(nccl=nccl, machine="dgx-a100", nodes=2, gpus_per_node=2)
     planted = Simulated(scenario, 5)
     own = Simulated(scenario, 5, {})
-    differing = sum(planted.reveal().truth.costs(point) != own.reveal().truth.costs(point) for point in calls())
+    differing = sum(planted.truth.costs(point) != own.truth.costs(point) for point in calls())
     assert differing > 20
 
 
 def test_fewer_channels_cost_bandwidth_and_more_are_nccls_own() -> None:
-    cost = Simulated(CASE, 1).reveal().truth.costs(calls(64 << 20)[0])[Algorithm.Ring, Protocol.Simple]
+    cost = Simulated(CASE, 1).truth.costs(calls(64 << 20)[0])[Algorithm.Ring, Protocol.Simple]
     assert cost.channels == 16
     assert cost.time_us(8) == cost.latency_us + cost.transfer_us * 2**CHANNELS_POWER
     assert cost.time_us(32) == cost.time_us(16) == cost.time_us(0) < cost.time_us(8) < cost.time_us(1)
@@ -149,18 +149,18 @@ def many(seed: int, blocks: int, repeats: int, truth: dict[str, Any] | None = No
     for _ in range(blocks):
         backend.run(point, steady[1], 1)
         rows.append(backend.run(point, steady[0], repeats).times_us)
-    return np.array(rows) / backend.reveal().truth.time_us(point, steady[0])
+    return np.array(rows) / backend.truth.time_us(point, steady[0])
 
 
 def is_replaced(backend: Simulated, point: Point, combination: Combination) -> bool:
     algo_proto = combination.algorithm, combination.protocol
-    return any(each.holds(point, algo_proto) for each in backend.reveal().replaced)
+    return any(each.holds(point, algo_proto) for each in backend.replaced)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_noise_has_a_middle_tails_drift_and_order(seed: int) -> None:
     factors = many(seed, 3000, 12)
-    noise = Simulated(CASE, seed).reveal().noise
+    noise = Simulated(CASE, seed).noise
     settled = factors[:, 8:]
     assert np.median(settled) == pytest.approx(1, abs=0.01)
     middle = np.percentile(np.log(settled), 84) - np.percentile(np.log(settled), 50)
@@ -267,7 +267,7 @@ def test_only_what_the_model_has_a_time_for_is_offered() -> None:
 @pytest.mark.parametrize("nccl", ["2.22.3", "2.27.7", "2.28.9", "2.32.3"])
 def test_nccls_own_choice_follows_a_table(nccl: str) -> None:
     backend = Simulated(replace(CASE, nccl=nccl), 1, {})
-    backend._replaced = ()
+    backend.replaced = ()
     small, large = calls(8, 1 << 30)
     before = [backend.run(point, None, 1).executed for point in (small, large)]
     backend.use_table("nccl-tuner-table 1\nallreduce bytes=..1K -> ring/simple\nallreduce -> tree/ll channels=3\n")
@@ -297,8 +297,8 @@ def test_the_header_builds_the_same_backend_again(truth: dict[str, Any] | None) 
     again = from_header(header)
     assert again.describe() == backend.describe()
     assert scenario_of(header) == scenario
-    assert again.reveal().noise == backend.reveal().noise
-    assert again.reveal().replaced == backend.reveal().replaced
+    assert again.noise == backend.noise
+    assert again.replaced == backend.replaced
     (point,) = calls(1 << 20)
     assert again.run(point, TREE, 5) == backend.run(point, TREE, 5)
 
@@ -540,7 +540,7 @@ def test_the_planted_best_is_what_was_measured_fastest(seed: int) -> None:
     planned = tasks(backend, calls(collectives=THREE), Wanted())
     blocks: list[SampleBlock] = []
     list(Loop(backend, planned, Settings(), blocks.append).run())
-    truth = backend.reveal().truth
+    truth = backend.truth
     regrets = []
     for point in dict.fromkeys(task.point for task in planned):
         real = {c: truth.time_us(point, c) for c in backend.combinations(point) if not is_replaced(backend, point, c)}
@@ -647,7 +647,7 @@ def test_measure_by_default(tmp_path: Path) -> None:
     assert found.header.noted is not None
     assert dict(found.header.noted.settings or {}) == asdict(Settings(seed=7))
     assert set(found.header.noted.versions or {}) >= {"nccl-tuner", "python"}
-    truth = from_header(found.header).reveal().truth
+    truth = from_header(found.header).truth
     for each in answer["results"]:
         requested = each["requested"]
         if each["median_us"] is None or requested is None:
@@ -693,7 +693,7 @@ def test_measure_without_anything_planted(tmp_path: Path) -> None:
     run(*SIMULATED, "allreduce", "--bytes", "8", "--nothing-planted", "--out", tmp_path / "a", "--json")
     header = samples.read(tmp_path / "a").header
     assert header.truth == "NCCL's own"
-    assert from_header(header).reveal().truth.change == {}
+    assert from_header(header).truth.change == {}
 
 
 def _heeds_ctrl_c() -> None:

@@ -3,6 +3,7 @@
 ``benchmarks/noise.py`` has two hundred machines of each kind of noise; here are a few, whose outcomes are fixed.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +35,7 @@ from tuner.times.evidence import collect
 from tuner.times.measured import samples
 from tuner.times.measured.samples import Point, SampleBlock, lateness
 from tuner.times.results import late_ranks, results
-from tuner.times.statistics import LEAST_PROCESSES, RunNoise, correlation, of_blocks, timer_steps_us
+from tuner.times.statistics import LEAST_PROCESSES, Estimate, RunNoise, Samples, correlation, timer_steps_us
 
 BY_NAME = {noise.name: noise for noise in NOISES}
 SETTINGS, GATE = Settings(warmup=0), GateSettings(warmup=0)
@@ -63,14 +64,18 @@ def test_a_gain_of_5_percent_is_found_and_the_intervals_hold_the_truth(name: str
         assert np.mean([each for run in runs for each in run.held[what]]) >= 0.87
 
 
+def estimated(medians_us: Sequence[float], processes: Sequence[int], noise: RunNoise | None = None) -> Estimate:
+    return Samples.of_blocks(medians_us, processes, noise).estimate()
+
+
 def test_blocks_and_not_runs_are_the_unit() -> None:
     """Runs of a block share what disturbs them: many of them say no more than one."""
     rng, held_by_runs, held_by_blocks = np.random.default_rng(1), 0, 0
     for _ in range(400):
         blocks = np.exp(rng.normal(0, 0.03, (9, 1)) + rng.normal(0, 0.003, (9, 10)))
-        of_three = of_blocks(np.median(blocks, axis=1).tolist(), [0] * 3 + [1] * 3 + [2] * 3)
-        of_one = of_blocks(np.median(blocks, axis=1).tolist(), [0] * 9)
-        by_runs = of_blocks(blocks.ravel().tolist(), [0] * 90)
+        of_three = estimated(np.median(blocks, axis=1).tolist(), [0] * 3 + [1] * 3 + [2] * 3)
+        of_one = estimated(np.median(blocks, axis=1).tolist(), [0] * 9)
+        by_runs = estimated(blocks.ravel().tolist(), [0] * 90)
         held_by_blocks += (of_three.low_us <= 1 <= of_three.high_us) + (of_one.low_us <= 1 <= of_one.high_us)
         held_by_runs += by_runs.low_us <= 1 <= by_runs.high_us
     assert 0.92 < held_by_blocks / 800 < 0.98
@@ -79,12 +84,12 @@ def test_blocks_and_not_runs_are_the_unit() -> None:
 
 def test_processes_are_the_unit_from_three_on() -> None:
     medians_us = [10.0, 10.1, 9.9, 11.0, 11.1, 10.9, 12.0, 12.1, 11.9]
-    one, three = of_blocks(medians_us, [0] * 9), of_blocks(medians_us, [0] * 3 + [1] * 3 + [2] * 3)
+    one, three = estimated(medians_us, [0] * 9), estimated(medians_us, [0] * 3 + [1] * 3 + [2] * 3)
     assert three.median_us == pytest.approx((10 * 11 * 12) ** (1 / 3))
     assert one.median_us == pytest.approx(11.0)
     assert three.high_us - three.low_us > 2 * (one.high_us - one.low_us)
-    assert not of_blocks([1.0, 1.0], [0, 0]).is_bounded
-    two = of_blocks(medians_us, [0] * 5 + [1] * 4)
+    assert not estimated([1.0, 1.0], [0, 0]).is_bounded
+    two = estimated(medians_us, [0] * 5 + [1] * 4)
     assert (two.low_us, two.high_us) == (one.low_us, one.high_us)
 
 
@@ -187,7 +192,7 @@ def test_intervals_know_how_far_processes_are_correlated() -> None:
         noise = RunNoise(correlation(enumerate(series), errors=1.0))
         for its in series:
             blocks = np.exp(its / 100).tolist()
-            one, other = of_blocks(blocks, range(9)), of_blocks(blocks, range(9), noise=noise)
+            one, other = estimated(blocks, range(9)), estimated(blocks, range(9), noise=noise)
             plain, widened = plain + (one.low_us <= 1 <= one.high_us), widened + (other.low_us <= 1 <= other.high_us)
     assert plain / 1200 < 0.75
     assert 0.9 < widened / 1200 < 0.98
@@ -204,8 +209,8 @@ def test_intervals_are_no_narrower_than_the_steps_of_the_timer() -> None:
     assert timer_steps_us(of_size) == {1024: 0.5, 1 << 20: 2.0}
     assert timer_steps_us({8: [[1.0, 1.0, 1.0 + 1e-9], [2.0, 3.0]]}) == {8: 0.0}
     blocks = [20.0] * 9
-    assert of_blocks(blocks, [0, 1, 2] * 3).half_width == 0
-    known = of_blocks(blocks, [0, 1, 2] * 3, noise=RunNoise(step_us=0.5))
+    assert estimated(blocks, [0, 1, 2] * 3).half_width == 0
+    known = estimated(blocks, [0, 1, 2] * 3, noise=RunNoise(step_us=0.5))
     assert known.low_us < 19.75 < 20.25 < known.high_us
     verdicts = [one for seed in range(3) for one in idle_gated(BY_NAME["timer of 0.5 us"], seed, GATE)]
     assert all(one.interval[1] - one.interval[0] > 0.01 for one in verdicts)

@@ -186,21 +186,21 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def test_a_healthy_file_has_nothing_refused() -> None:
-    judged = plausible.refuse(HEALTHY, TOPOLOGY, "healthy.csv")
-    assert judged.rows == HEALTHY.blocks
+    found = plausible.refuse(HEALTHY, TOPOLOGY, "healthy.csv")
+    assert plausible.usable(HEALTHY, found) == HEALTHY
 
 
 def test_milliseconds_for_microseconds_with_the_topology() -> None:
     wrong = changed(lambda row: replace(row, times_us=(row.median_us / 1000,)))
     with pytest.raises(BadMeasurement, match=r"wrong\.csv:\d+: .*milliseconds for microseconds\?"):
         plausible.refuse(wrong, TOPOLOGY, "wrong.csv")
-    (above,) = (each for each in plausible.judge(wrong, TOPOLOGY).problems if each.kind is Kind.above_links)
+    (above,) = (each for each in plausible.judge(wrong, TOPOLOGY) if each.kind is Kind.above_links)
     assert above.text.endswith("milliseconds for microseconds?")
 
 
 def test_milliseconds_for_microseconds_without_a_topology() -> None:
     wrong = changed(lambda row: replace(row, times_us=(row.median_us / 1000,)))
-    (short,) = (each for each in plausible.judge(wrong, None).refused if each.kind is Kind.too_short)
+    (short,) = (each for each in plausible.judge(wrong, None) if each.kind is Kind.too_short)
     assert "milliseconds for microseconds?" in short.text
 
 
@@ -213,11 +213,11 @@ def test_bits_for_bytes() -> None:
 def test_one_row_above_the_links_is_named_and_left_out() -> None:
     last = max(HEALTHY.blocks, key=lambda row: (row.point.bytes, row.line))
     wrong = changed(lambda row: replace(row, times_us=(row.median_us / 3,)) if row is last else row)
-    judged = plausible.judge(wrong, TOPOLOGY)
-    (problem,) = judged.refused
+    found = plausible.judge(wrong, TOPOLOGY)
+    (problem,) = (each for each in found if each.refused)
     assert problem.lines == (last.line,)
     assert "another machine?" in problem.text
-    assert len(judged.rows) == len(HEALTHY.blocks) - 1
+    assert len(plausible.usable(wrong, found).blocks) == len(HEALTHY.blocks) - 1
 
 
 def test_more_gpus_than_the_machine_has() -> None:
@@ -237,7 +237,7 @@ def test_mixed_machines_by_their_notes() -> None:
     (problem,) = measured.problems(table)
     assert problem.kind is Kind.mixed_machines
     assert problem.text == "A100 from line 2, B200 from line 4; valid: a file for each"
-    assert plausible.judge(table, None).rows == ()
+    assert plausible.usable(table, plausible.judge(table, None)).blocks == ()
 
 
 def test_mixed_releases_by_their_notes() -> None:

@@ -8,11 +8,12 @@ import numpy as np
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.times.acceptance import judge, public_runs
-from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind, Exchange
+from tuner.times.acceptance.curves import Curve, CurveKind, Exchange
 from tuner.times.acceptance.expected import Expected, by_public_runs
 from tuner.times.acceptance.judge import JudgedCurve
 from tuner.times.acceptance.public_runs import ComparedCurve, PublicCurve
 from tuner.times.costmodels.operations import CostOperation
+from tuner.times.placement import ConfiguredShape
 
 RUNS = tuple(each for each in public_runs.shipped() if each.machine.network is not public_runs.Network.sockets)
 

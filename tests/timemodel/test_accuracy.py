@@ -136,11 +136,11 @@ def test_no_interval_is_learnt_from_what_it_is_judged_by(kind: str, machine: str
 
 @pytest.mark.parametrize("split", splits.splits(), ids=lambda split: f"{split.kind} {split.machine}")
 def test_what_is_held_out_is_not_fitted_to(split: Split) -> None:
-    both = splits.halves(split)
-    assert len(both.fit) > 0
-    assert len(both.test) > 0
+    fit, test = splits.halves(split)
+    assert len(fit) > 0
+    assert len(test) > 0
     if not split.test:
-        assert not {row.line for row in both.fit.rows} & {row.line for row in both.test.rows}
+        assert not {row.line for row in fit.rows} & {row.line for row in test.rows}
 
 
 def test_times_of_all_to_all_reach_what_is_kept_and_promised() -> None:

@@ -15,9 +15,10 @@ from tuner.emulator.selection import Selection
 from tuner.oracle.conformance.check import ALL_COLLECTIVES
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
-from tuner.times.acceptance.curves import ConfiguredShape, CurveKind
+from tuner.times.acceptance.curves import CurveKind
 from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.faults import Fault, Resource
+from tuner.times.placement import ConfiguredShape
 from tuner.times.timemodel import predict
 
 NCCL = "2.28.9"

@@ -192,21 +192,13 @@ class Replaced:
         return here and self.from_bytes <= point.bytes <= self.to_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Planted:
-    """The hidden truth of a simulated backend, for tests only."""
-
-    truth: Truth
-    noise: PlantedNoise
-    replaced: tuple[Replaced, ...]
-
-
 class Simulated:
     """A simulated backend (tuner.bench.backend) for ``scenario``.
 
     ``truth`` is a change of the release's constants (see tuner.bench.simulated.truth); {} for a machine that follows
     NCCL's model, None for a change that the seed draws. ``after`` counts the blocks of earlier runs that this one
-    continues, so that it does not repeat their noise. BadInput if nodes differ.
+    continues, so that it does not repeat their noise. BadInput if nodes differ. The attributes ``truth``, ``noise`` and
+    ``replaced`` are what a measuring run has to find.
     """
 
     def __init__(
@@ -219,14 +211,14 @@ class Simulated:
         planting = np.random.default_rng([seed, _TRUTH_STREAM])
         drawn = draw(communicator.release, planting)
         self._from = SEED if truth is None else GIVEN if truth else NCCLS
-        self._truth = Truth(communicator, drawn if truth is None else truth)
+        self.truth = Truth(communicator, drawn if truth is None else truth)
         self._selection = Selection(communicator)
-        self._noise = _noise(planting)
-        self._replaced = tuple(_replacements(planting))
+        self.noise = _noise(planting)
+        self.replaced = tuple(_replacements(planting))
         self._rng = np.random.default_rng([seed, _NOISE_STREAM, after])
         self._processes = np.random.default_rng([seed, _PROCESS_STREAM, after])
         self._of_process: dict[AlgoProto, float] = {}  # as logarithms
-        self._drift = self._rng.normal(0, self._noise.drift_sigma)
+        self._drift = self._rng.normal(0, self.noise.drift_sigma)
         self._now_s = 0.0
         self._last: tuple[Point, AlgoProto, int] | None = None
         self._since_switch = 0
@@ -247,13 +239,13 @@ class Simulated:
 
     def combinations(self, point: Point) -> list[Combination]:
         """Each combination as NCCL would run it, with NCCL's own number of channels."""
-        return [Combination(*algo_proto) for algo_proto in self._truth.costs(point)]
+        return [Combination(*algo_proto) for algo_proto in self.truth.costs(point)]
 
     def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
         """Times of one call according to the planted truth, with noise. BadInput for what cannot run here."""
         wanted = self._own(point) if requested is None else requested
-        costs = self._truth.costs(point)
-        if any(each.holds(point, wanted.algo_proto) for each in self._replaced):
+        costs = self.truth.costs(point)
+        if any(each.holds(point, wanted.algo_proto) for each in self.replaced):
             wanted = self._pick(point)
         algo_proto = wanted.algo_proto
         if algo_proto not in costs:
@@ -293,7 +285,7 @@ class Simulated:
 
     def renew(self) -> bool:
         """Draws again everything that is fixed within a process."""
-        drawn = self._processes.normal(0, self._noise.process_sigma, len(ALGO_PROTOS))
+        drawn = self._processes.normal(0, self.noise.process_sigma, len(ALGO_PROTOS))
         self._of_process = dict(zip(ALGO_PROTOS, drawn.tolist(), strict=True))
         self._last = None
         return True
@@ -307,10 +299,6 @@ class Simulated:
         if self._plugin is not None:
             self._plugin.close()
             self._plugin = None
-
-    def reveal(self) -> Planted:
-        """The hidden truth that a measuring run has to find; for tests."""
-        return Planted(self._truth, self._noise, self._replaced)
 
     def _own(self, point: Point) -> Combination:
         """The combination that runs if nothing is forced."""
@@ -337,7 +325,7 @@ class Simulated:
         return Combination(*ALGO_PROTOS[int(best[0])], channels=answer.channels)
 
     def _factors(self, what: tuple[Point, AlgoProto, int], repeats: int) -> NDArray[np.float64]:
-        noise, rng = self._noise, self._rng
+        noise, rng = self.noise, self._rng
         if what != self._last:
             self._last, self._since_switch = what, 0
         slower = _after_switch(noise, self._since_switch, repeats)

@@ -38,7 +38,7 @@ from tuner.times.calibration import calibrate, sweep
 from tuner.times.calibration.accuracy.evaluate import SplitResult, of_splits
 from tuner.times.calibration.accuracy.of_file import FileAccuracy, of_path
 from tuner.times.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Error, Fitted
-from tuner.times.calibration.sweep import SweepFit, described
+from tuner.times.calibration.sweep import SweepFit
 from tuner.times.calibration.workflow import (
     AlphaBeta,
     AlphaBetaReport,
@@ -297,8 +297,7 @@ def _show_sweep(
     sweeps = [sweep.read(path, collective) for path in files]
     algorithm = algorithm or algorithms.names(CostOperation[sweeps[0].collective.name])[0]
     terms = sweep.terms_of(sweeps, algorithm, ranks)
-    fitted = described(sweeps, algorithm, sweep.fit(sweeps, terms))
-    show(fitted, _print_sweep)
+    show(sweep.fit(sweeps, algorithm, terms), _print_sweep)
 
 
 def _print_sweep(fitted: SweepFit) -> None:

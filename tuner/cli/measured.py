@@ -265,7 +265,7 @@ def _check(files: tuple[Path, ...], site: Site, given: Given) -> None:
     for path, table in tables:
         if not table.blocks and not table.header.left_out:
             raise BadMeasurement(f"{path} has no measured times: give a file that nccl-tests printed")
-    problems = [(path, each) for path, table in tables for each in plausible.judge(table, *site.node).problems]
+    problems = [(path, each) for path, table in tables for each in plausible.judge(table, *site.node)]
     left = [(path, f"{count} {why}") for path, table in tables for why, count in table.header.left_out.items() if count]
     if json_wanted():
         found = [*(_record(path, each) for path, each in problems), *(_left_out(path, text) for path, text in left)]

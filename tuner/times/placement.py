@@ -12,6 +12,7 @@ from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, CannotBeJudged, TunerError
 from tuner.base.names import DataType, Op
+from tuner.base.nouns import Shape
 from tuner.base.sizes import plural
 from tuner.base.spelling import option
 from tuner.emulator.request import Request
@@ -209,13 +210,10 @@ def point_to_point_reason(collective: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _CallKind:
-    """The kind of a call, without its size, on a communicator with certain variables."""
+class ConfiguredShape(Shape):
+    """A communicator of equal nodes; ``settings`` are the environment variables that NCCL's model reads."""
 
-    nodes: int
-    gpus_per_node: int
-    environment: tuple[tuple[str, str], ...]
-    request: Request
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 class Placement(Generic[Key]):
@@ -226,7 +224,7 @@ class Placement(Generic[Key]):
 
     def __init__(self, site: Site) -> None:
         self._site, self._release, self._own = site, release.load(site.nccl), site.environment
-        self._kinds: dict[_CallKind, list[tuple[int, Key]]] = defaultdict(list)
+        self._kinds: dict[tuple[ConfiguredShape, Request], list[tuple[int, Key]]] = defaultdict(list)
         self.skipped: Counter[str] = Counter()
 
     def add(self, row: SampleBlock, of_run: Mapping[str, str], network: str, key: Key) -> None:
@@ -237,19 +235,19 @@ class Placement(Generic[Key]):
             return
         variables = variables_of(row, of_run, self._release, self._own, {})
         request = Request(row.point.collective, row.point.dtype, Op.sum)
-        kind = _CallKind(row.nodes, row.gpus_per_node, tuple(sorted(variables.items())), request)
-        self._kinds[kind].append((row.point.bytes, key))
+        shape = ConfiguredShape(row.nodes, row.gpus_per_node, tuple(sorted(variables.items())))
+        self._kinds[shape, request].append((row.point.bytes, key))
 
     def picks(self) -> Iterator[tuple[Selection, Request, Picks, list[Key]]]:
         """NCCL's picks by kind of call, one element per row, with the rows' keys; impossible kinds are skipped."""
-        for kind, rows in self._kinds.items():
+        for (shape, request), rows in self._kinds.items():
             try:
-                selection = self._site.selection(kind.nodes, kind.gpus_per_node, dict(kind.environment))
-                picks = selection.pick(kind.request, np.array([size for size, _ in rows], np.uint64))
+                selection = self._site.selection(shape.nodes, shape.gpus_per_node, dict(shape.settings))
+                picks = selection.pick(request, np.array([size for size, _ in rows], np.uint64))
             except TunerError as error:
                 self.skipped[str(error)] += len(rows)
                 continue
-            yield selection, kind.request, picks, [key for _, key in rows]
+            yield selection, request, picks, [key for _, key in rows]
 
     def nothing(self, table: Measurements) -> CannotBeJudged:
         """The error to raise if no row of a table could be placed."""

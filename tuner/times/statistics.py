@@ -69,7 +69,10 @@ class Samples:
     @classmethod
     def of_blocks(cls, medians_us: Sequence[float], processes: Sequence[int], noise: "RunNoise | None" = None) -> Self:
         """Makes samples from the median in us and the process of each sample block, arrays [block]; ``noise`` is the
-        run's noise.
+        run's noise. At least one sample block is needed.
+
+        With three processes or more: the geometric mean of each process's median. With fewer: the median of the sample
+        blocks, with an error that ignores how processes differ.
         """
         of_process = logs_by_process(medians_us, processes)
         factor, step_us, correlated = MEDIAN_VARIANCE, noise.step_us if noise else 0.0, 0.0
@@ -196,26 +199,11 @@ def timer_steps_us(times_us: Mapping[int, Sequence[Sequence[float]]]) -> dict[in
     return found
 
 
-def of_blocks(
-    medians_us: Sequence[float],
-    processes: Sequence[int],
-    confidence: float = CONFIDENCE,
-    noise: RunNoise | None = None,
-) -> Estimate:
-    """Estimates a call's time from the median in us and the process of each of its sample blocks, arrays [block].
-
-    With three processes or more: the geometric mean of each process's median, with Student's interval. With fewer: the
-    median of the sample blocks, with Student's interval over them, which ignores how processes differ. At least one
-    sample block is needed.
-    """
-    return Samples.of_blocks(medians_us, processes, noise).estimate(confidence)
-
-
 def of_runs_or_blocks(
     medians_us: Sequence[float], processes: Sequence[int], times_us: Sequence[float], noise: RunNoise | None = None
 ) -> Estimate:
     """Estimates a time from the sample blocks or, if they are too few for an interval, from all their ``times_us``."""
-    by_blocks = of_blocks(medians_us, processes, noise=noise)
+    by_blocks = Samples.of_blocks(medians_us, processes, noise).estimate()
     return by_blocks if by_blocks.is_bounded else estimate(times_us)
 
 

@@ -240,7 +240,7 @@ def _predicted(
     levels = values.levels(given, given["overhead_us"], given["gap_us"])
     gpus, nodes = values.shape(ranks, given["gpus_per_node"])
     taken = overheads(**{each.name: given[each.name] for each in fields(Overheads)})
-    made = algorithms.predict(operation, algorithm, size, algorithms.CostSystem(gpus, nodes, levels), taken)
+    made = algorithms.predict(operation, algorithm, size, gpus, nodes, levels, taken)
     return Predicted(
         operation=operation,
         algorithm=algorithm,

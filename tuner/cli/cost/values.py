@@ -117,7 +117,7 @@ def levels(given: Mapping[str, Any], overhead_us: float = 0.0, gap_us: float = 0
         if (alpha_us is None) != (beta_gbs is None):
             option = f"--{prefix.replace('_', '-')}"
             raise BadInput(f"{option}alpha-us and {option}beta-gbs only apply together: give both")
-        return None if alpha_us is None else loggp(alpha_us, overhead_us, gap_us, beta_gbs).level
+        return None if alpha_us is None else loggp(alpha_us, overhead_us, gap_us, beta_gbs)
 
     return level(""), level("inter_")
 

@@ -18,6 +18,7 @@ from tuner.base.errors import BadMeasurement, CannotBeJudged, TunerError, Unknow
 from tuner.base.files import write_text
 from tuner.base.findings import Finding, Severity
 from tuner.base.frames import Column, Framed, Rows
+from tuner.base.nouns import Shape
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes, plural
 from tuner.base.spelling import option
@@ -31,11 +32,11 @@ from tuner.times.acceptance.evidence import NOTHING_LOGGED, LogFacts
 from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose, expected_network, nothing
 from tuner.times.acceptance.fabric import FabricCause, FabricFacts
 from tuner.times.acceptance.faults import Resource
-from tuner.times.acceptance.in_findings import RunFacts, RunVerdict, calls_of, in_findings
+from tuner.times.acceptance.in_findings import RunVerdict, calls_of, in_findings
 from tuner.times.acceptance.in_findings import wrong_results as wrong_results_finding
 from tuner.times.acceptance.judge import JudgedCurve, SizeVerdict
 from tuner.times.acceptance.public_runs import Network, RankedRun
-from tuner.times.acceptance.shapes import CurveLoss, LinksExceeded, LossShape
+from tuner.times.acceptance.shapes import CurveLoss, LossShape
 from tuner.times.calibration import plausible
 from tuner.times.measured import Kind, Problem
 from tuner.times.measured.checks import named, nearest_release
@@ -111,15 +112,13 @@ class ResultFile:
     """The rows of a result file that can be judged, and the problems of all of its rows.
 
     ``names_release``: whether the file itself names its NCCL release; ``stand_in`` says which release stands in for one
-    that is not known. ``wrong_results``: how many calls had wrong values. ``executed``: what NCCL's log says ran, by
-    line.
+    that is not known. ``executed``: what NCCL's log says ran, by line.
     """
 
     path: Path
     table: Measurements
     problems: tuple[Problem, ...]
     names_release: bool
-    wrong_results: int
     executed: dict[int, str]
     stand_in: str = ""
     wrong: "WrongResults | None" = None
@@ -212,24 +211,20 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
     with suppress(UnknownRelease):  # no minor release of it is known; this is refused below
         name, stand_in = nearest_release(table.header.nccl or scenario.nccl)
         table = replace(table, header=replace(table.header, nccl=name)) if stand_in else table
-    judged = plausible.judge(table, own.topology, own.trays)
-    for each in judged.problems:
+    found = plausible.judge(table, own.topology, own.trays)
+    for each in found:
         if each.kind is Kind.too_many_gpus:
             raise BadMeasurement(
                 f"{path}:{each.lines[0]}: {each.text}: give {option('machine')} of the machine that was measured"
             )
         if each.kind is Kind.too_short and 2 * len(each.lines) > len(table.blocks):
             raise BadMeasurement(f"{path}:{each.lines[0]}: {each.text}, so nothing of the file is judged")
-    problems = (*judged.problems, *_other_machine(table, scenario), *drifts(file, table, given))
-    out = {line for each in problems if each.refused and each.kind not in _JUDGED for line in each.lines}
-    if any(each.kind in (Kind.mixed_machines, Kind.mixed_releases) for each in problems):
-        out = {row.line for row in table.blocks}
+    problems = (*found, *_other_machine(table, scenario), *drifts(file, table, given))
     return ResultFile(
         path,
-        replace(table, blocks=tuple(row for row in table.blocks if row.line not in out)),
+        plausible.usable(table, problems, despite=_JUDGED),
         problems,
         names_release=names_release,
-        wrong_results=table.header.left_out.get(WRONG, 0),
         executed=executed,
         stand_in=stand_in,
         wrong=wrong_results(file, given),
@@ -335,11 +330,9 @@ class FileProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class StartExtra:
+class StartExtra(Shape):
     """How much later than expected a communicator's calls start, us; None if no call is small enough to show it."""
 
-    nodes: int
-    gpus_per_node: int
     extra_us: float | None
 
 
@@ -456,7 +449,6 @@ def _accepted(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> 
     expected_by: dict[str, None] = {}
     comparisons: list[RankedRun] = []
     losses: list[tuple[JudgedCurve, CurveLoss]] = []
-    links: list[LinksExceeded] = []
     other_links: list[Finding] = []
     for nccl, those in _by_release(read, asked).items():
         scenario = replace(asked.scenario, nccl=nccl)
@@ -473,7 +465,6 @@ def _accepted(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> 
             if SizeVerdict.fast not in each.verdicts:  # a time that the links cannot reach has no rank
                 comparisons += filter(None, [expectation.ranked(each.curve)])
             losses += [(each, loss) for loss in [shapes.loss_of(each)] if loss is not None]
-            links += filter(None, [shapes.links_exceeded(each)])
         diagnoses += _diagnosed(own, expectation, asked.log)
         other_links += filter(None, [expectation.other_links])
         expected_by |= {file.stand_in: None for file in those if file.stand_in} | _expected_by(own, expectation)
@@ -512,11 +503,17 @@ def _accepted(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> 
         skipped=dict(skipped),
         sizes=tuple(size for file, nccl, each in judged for size in _sizes(file, nccl, each)),
     )
-    logs = [file.log.joined(asked.log) for file in read]
-    wrong = tuple(file.wrong for file in read if file.wrong)
-    fabric_of = {} if made.passes or slipped else _fabric_causes(judged, losses, asked)
-    facts = RunFacts(wrong, ends_early, tuple(losses), tuple(logs), tuple(other_links), fabric_of, tuple(links))
-    return replace(made, findings=tuple(in_findings(made, facts)))
+    findings = in_findings(
+        made,
+        wrong=[file.wrong for file in read if file.wrong],
+        ends_early=bool(ends_early),
+        curves=[each for _, _, each in judged],
+        losses=losses,
+        logs=[file.log.joined(asked.log) for file in read],
+        other_links=other_links,
+        fabric={} if made.passes or slipped else _fabric_causes(judged, losses, asked),
+    )
+    return replace(made, findings=tuple(findings))
 
 
 def _fabric_causes(
@@ -809,12 +806,10 @@ def _small_messages(judged: Sequence[JudgedCurve]) -> Iterator[Diagnosis]:
 
 
 def _extras(judged: Sequence[JudgedCurve]) -> Iterator[StartExtra]:
-    starts: dict[tuple[int, int], list[float]] = {}
+    starts: dict[tuple[int, int], list[float]] = defaultdict(list)
     for each in judged:
         shape = each.curve.kind.shape
-        starts.setdefault((shape.nodes, shape.gpus_per_node), []).extend(
-            [] if each.start_us is None else [each.start_us]
-        )
+        starts[shape.nodes, shape.gpus_per_node] += [] if each.start_us is None else [each.start_us]
     for (nodes, gpus_per_node), those in starts.items():
         yield StartExtra(nodes, gpus_per_node, round(median(those), 2) if those else None)
 

@@ -9,7 +9,6 @@ import numpy as np
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.names import DataType, Op
-from tuner.base.nouns import Shape
 from tuner.base.numerics import SizeArray
 from tuner.base.spelling import option
 from tuner.emulator.request import Request
@@ -17,16 +16,9 @@ from tuner.machine import catalogue
 from tuner.scenario import Scenario
 from tuner.times.costmodels.operations import CostOperation
 from tuner.times.measured.samples import Measurements, SampleBlock
-from tuner.times.placement import FP8, SOCKETS, searched_otherwise, variables_of
+from tuner.times.placement import FP8, SOCKETS, ConfiguredShape, searched_otherwise, variables_of
 from tuner.times.timemodel.features import Array
 from tuner.times.timemodel.point_to_point import MODELLED
-
-
-@dataclass(frozen=True, slots=True)
-class ConfiguredShape(Shape):
-    """A communicator of equal nodes; ``settings`` are the environment variables that NCCL's model reads."""
-
-    settings: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

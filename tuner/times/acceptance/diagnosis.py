@@ -15,10 +15,11 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import NoAlgorithm
 from tuner.machine.topology import Topology
 from tuner.times.acceptance import faults
-from tuner.times.acceptance.curves import ConfiguredShape, Curve
+from tuner.times.acceptance.curves import Curve
 from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.acceptance.judge import LEAST_START_US, MOST_START_US
+from tuner.times.placement import ConfiguredShape
 from tuner.times.timemodel.features import Array
 
 _STARTS_US = np.concatenate([[0.0], np.geomspace(LEAST_START_US, MOST_START_US, 40)])
@@ -48,32 +49,24 @@ class Diagnosis:
     left_if_healthy: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Explained:
-    fault: Fault | None
-    cost: float
-    left: float
+_Fit = tuple[float, float]  # the cost of an explanation, and the typical difference that it leaves
 
 
 def diagnose(curves: Sequence[Curve], expectation: Expectation, topology: Topology) -> tuple[Diagnosis, ...]:
     """The best explanation of the curves' times, then others that are as good; empty if no fault explains them."""
-    healthy = _explained(curves, expectation, None)
-    explained = (_tried(curves, expectation, fault) for fault in _faults(curves, expectation, topology))
-    diagnoses = sorted(filter(None, explained), key=lambda each: each.cost)
-    if not diagnoses or diagnoses[0].cost > healthy.cost - _CLEAR:
+    healthy_cost, healthy_left = _explained(curves, expectation, None)
+    tried = ((_tried(curves, expectation, fault), fault) for fault in _faults(curves, expectation, topology))
+    explained = sorted(((fit, fault) for fit, fault in tried if fit is not None), key=lambda each: each[0][0])
+    if not explained:
         return ()
-    if diagnoses[0].left > max(_UNEXPLAINED[0], _UNEXPLAINED[1] * healthy.left):
+    least_cost, left = explained[0][0]
+    if least_cost > healthy_cost - _CLEAR or left > max(_UNEXPLAINED[0], _UNEXPLAINED[1] * healthy_left):
         return ()
-    best: dict[Resource, _Explained] = {}
-    for each in diagnoses:
-        assert each.fault is not None
-        if each.cost < diagnoses[0].cost + _AS_GOOD:
-            best.setdefault(each.fault.resource, each)
-    return tuple(
-        Diagnosis(resource, each.fault.what, each.left, healthy.left)
-        for resource, each in best.items()
-        if each.fault is not None
-    )
+    best: dict[Resource, Diagnosis] = {}
+    for (cost, left), fault in explained:
+        if cost < least_cost + _AS_GOOD:
+            best.setdefault(fault.resource, Diagnosis(fault.resource, fault.what, left, healthy_left))
+    return tuple(best.values())
 
 
 def _faults(curves: Iterable[Curve], expectation: Expectation, topology: Topology) -> Iterator[Fault]:
@@ -83,7 +76,7 @@ def _faults(curves: Iterable[Curve], expectation: Expectation, topology: Topolog
     return iter(dict.fromkeys(fault for each in communicators for fault in faults.of_communicator(each, topology)))
 
 
-def _tried(curves: Sequence[Curve], expectation: Expectation, fault: Fault) -> _Explained | None:
+def _tried(curves: Sequence[Curve], expectation: Expectation, fault: Fault) -> _Fit | None:
     """Fits a fault to the times. None if NCCL could not have run some of the calls with this fault, such as forced NVLS
     without NVLS."""
     try:
@@ -92,7 +85,7 @@ def _tried(curves: Sequence[Curve], expectation: Expectation, fault: Fault) -> _
         return None
 
 
-def _explained(curves: Sequence[Curve], expectation: Expectation, fault: Fault | None) -> _Explained:
+def _explained(curves: Sequence[Curve], expectation: Expectation, fault: Fault | None) -> _Fit:
     """Fits a fault to the times, with one delay of all calls per communicator and one common offset."""
     offs: list[Array] = []
     sds: list[Array] = []
@@ -108,14 +101,14 @@ def _explained(curves: Sequence[Curve], expectation: Expectation, fault: Fault |
         offs.append(np.log(measured / (modelled + _start_us(measured, modelled, _scatter(sd)))))
         sds.append(sd)
     if not offs:
-        return _Explained(fault, math.inf, math.inf)
+        return math.inf, math.inf
     off, sd = np.concatenate(offs), np.concatenate(sds)
     scatter, shape_of_offset = _scatter(sd), _COMMON * sd
     weight = min(_INDEPENDENT / len(off), 1.0)
     common = _common(off / scatter, shape_of_offset / scatter, weight)
     left = off - common * shape_of_offset
     cost = weight * len(off) * float(_loss(left, scatter)) + common**2 / 2 + _prior(fault)
-    return _Explained(fault, cost, median(np.abs(left).tolist()))
+    return cost, median(np.abs(left).tolist())
 
 
 def _scatter(sd: Array) -> Array:

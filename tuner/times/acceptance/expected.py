@@ -21,7 +21,7 @@ from tuner.machine import catalogue
 from tuner.machine.topology.records import Topology
 from tuner.scenario import Scenario
 from tuner.times.acceptance import public_runs
-from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind, Exchange
+from tuner.times.acceptance.curves import Curve, CurveKind, Exchange
 from tuner.times.acceptance.faults import Fault, faulty
 from tuner.times.acceptance.limits import ClassNearness, TimeLimits
 from tuner.times.acceptance.public_runs import (
@@ -32,7 +32,7 @@ from tuner.times.acceptance.public_runs import (
     RankedRun,
 )
 from tuner.times.costmodels.operations import CostOperation
-from tuner.times.placement import of_trays
+from tuner.times.placement import ConfiguredShape, of_trays
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import predict
 from tuner.times.timemodel.calibration import Calibration

@@ -1,19 +1,19 @@
 """Findings of an acceptance as codes with facts: the verdict first, then what supports it, then causes and notes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tuner.base.dataclass import dataclass
+import numpy as np
+
 from tuner.base.findings import Finding, Severity, words
 from tuner.times.acceptance.evidence import LogFacts
 from tuner.times.acceptance.fabric import FabricCause
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import BANDWIDTH_BYTES, BEYOND_LINKS, IN_A_ROW, JudgedCurve, SizeVerdict
 from tuner.times.acceptance.public_runs import RankedRun
-from tuner.times.acceptance.shapes import CurveLoss, LinksExceeded
+from tuner.times.acceptance.shapes import CurveLoss
 
 if TYPE_CHECKING:
     from tuner.times.acceptance.accept import Acceptance, JudgedSize, WrongResults
@@ -35,27 +35,24 @@ class RunVerdict(StrEnum):
     fails = "FAIL"
 
 
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """Facts of a judgement that :class:`Acceptance` does not have in this form: wrong results, files that end within a
-    row, losses, logs, NVLinks that differ from the calibration's, the remaining causes of a loss by calls in words, and
-    sizes that fail because of the links alone.
+def in_findings(
+    made: "Acceptance",
+    *,
+    wrong: Sequence["WrongResults"],
+    ends_early: bool,
+    curves: Sequence[JudgedCurve],
+    losses: Sequence[tuple[JudgedCurve, CurveLoss]],
+    logs: Sequence[LogFacts],
+    other_links: Sequence[Finding],
+    fabric: Mapping[tuple[str, ...], Sequence[FabricCause]],
+) -> Iterator[Finding]:
+    """All findings, the verdict first; only wrong results come before it.
+
+    ``ends_early``: whether a file ends within a row. ``other_links`` say that NVLinks differ from the calibration's.
+    ``fabric``: the remaining causes of a loss, by calls in words.
     """
-
-    wrong: tuple["WrongResults", ...]
-    ends_early: tuple[str, ...]
-    losses: tuple[tuple[JudgedCurve, CurveLoss], ...]
-    logs: tuple[LogFacts, ...]
-    other_links: tuple[Finding, ...] = ()
-    fabric: Mapping[tuple[str, ...], Sequence[FabricCause]] = field(default_factory=dict)
-    links: tuple[LinksExceeded, ...] = ()
-
-
-def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
-    """All findings, the verdict first; only wrong results come before it."""
-    for each in facts.wrong:
-        yield wrong_results(each)
-    yield _verdict(made, facts)
+    yield from map(wrong_results, wrong)
+    yield _verdict(made, losses, ends_early=ends_early)
     for problem in made.problems:
         severity = Severity.FAULT if problem.refused else Severity.NOTE
         lines = list(problem.lines[:_MANY])
@@ -63,14 +60,15 @@ def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
             "accept.rows", severity, {"file": problem.file, "kind": problem.kind, "lines": lines, "text": problem.text}
         )
     yield from map(_rank, _of_interest(made.comparisons))
-    yield from _causes(made, facts)
+    yield from _causes(made, logs)
     several_shapes = len({(each.nodes, each.gpus_per_node) for each in made.sizes}) > 1
-    yield from _losses(facts.losses, several_shapes=several_shapes)
-    yield from map(_beyond_links, facts.links)
-    yield from _of_fabric(facts.fabric)
+    yield from _losses(losses, several_shapes=several_shapes)
+    yield from filter(None, map(_beyond_links, curves))
+    yield from _of_fabric(fabric)
     if made.passes_as:
         yield Finding("accept.passes_as", Severity.UNLIKE, {"releases": list(made.passes_as)})
-    yield from _notes(made, facts)
+    yield from _notes(made, other_links)
+    yield from _beside_model(made.sizes, logs)
 
 
 def wrong_results(each: "WrongResults") -> Finding:
@@ -99,16 +97,16 @@ def calls_of(sizes: Iterable["JudgedSize"]) -> int:
     return len(set(kinds))
 
 
-def _verdict(made: "Acceptance", facts: RunFacts) -> Finding:
+def _verdict(made: "Acceptance", losses: Sequence[tuple[JudgedCurve, CurveLoss]], *, ends_early: bool) -> Finding:
     failing, sizes = made.calls_judged
     counts = {"failing": failing, "sizes": sizes}
     if made.passes:
         open_sizes = sorted({each.bytes for each in made.sizes if each.verdict is SizeVerdict.not_judged})
-        slow_sizes = sorted({size for _, loss in facts.losses for size in loss.sizes if len(loss.sizes) >= IN_A_ROW})
+        slow_sizes = sorted({size for _, loss in losses for size in loss.sizes if len(loss.sizes) >= IN_A_ROW})
         slow = {"slow": slow_sizes, "slow_from": slow_sizes[0], "slow_to": slow_sizes[-1]} if slow_sizes else {}
         return Finding("accept.passes", Severity.NOTE, {**counts, **slow, "open": open_sizes})
     if not made.judged:
-        code = "accept.ends_early" if facts.ends_early else "accept.not_judged"
+        code = "accept.ends_early" if ends_early else "accept.not_judged"
         open_count = calls_of(each for each in made.sizes if each.verdict is SizeVerdict.not_judged)
         facts_of = {**counts, "open": open_count, "missing": list(made.missing)}
         speed = _speed_of_large(made)
@@ -205,15 +203,25 @@ def _passes_below(judged: JudgedCurve, nbytes: int) -> bool:
     return SizeVerdict.passed in below and not any(verdict.fails for verdict in below)
 
 
-def _beyond_links(each: LinksExceeded) -> Finding:
-    placement = "in place" if each.in_place else "out of place"
-    calls = {"collective": each.collective, "placement": placement, "sizes": list(each.sizes)}
-    return Finding("accept.beyond_links", Severity.FAULT, {**calls, "factor": each.factor, "most": BEYOND_LINKS})
+def _beyond_links(judged: JudgedCurve) -> Finding | None:
+    """The sizes that take far longer than the links alone need, and the most times what these need. None if there are
+    no such sizes, or if the expected times fail them as well."""
+    which = judged.beyond_links & (np.isnan(judged.expected.time_us) | judged.expected.open)
+    if not which.any():
+        return None
+    kind, curve = judged.curve.kind, judged.curve
+    calls = {
+        "collective": kind.request.collective.name,
+        "placement": "in place" if kind.in_place else "out of place",
+        "sizes": list(map(int, curve.bytes[which])),
+        "factor": float((curve.time_us[which] / judged.links_us[which]).max()),
+    }
+    return Finding("accept.beyond_links", Severity.FAULT, {**calls, "most": BEYOND_LINKS})
 
 
-def _causes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
+def _causes(made: "Acceptance", logs: Sequence[LogFacts]) -> Iterator[Finding]:
     """Yields the causes of a loss that no log refutes, the likeliest first."""
-    sockets = any(each.lower().startswith("socket") for log in facts.logs for each in log.networks)
+    sockets = any(each.lower().startswith("socket") for log in logs for each in log.networks)
     failing = any(each.verdict is SizeVerdict.slow for each in made.sizes)
     if failing and sockets:
         yield Finding("accept.sockets_seen", Severity.FAULT, {})
@@ -235,9 +243,9 @@ def _of_fabric(found: Mapping[tuple[str, ...], Sequence[FabricCause]]) -> Iterat
             yield Finding(f"accept.may_be_{each.value}", Severity.NOTE, {"calls": list(calls)})
 
 
-def _notes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
-    yield from facts.other_links
-    said = {words(each) for each in facts.other_links}
+def _notes(made: "Acceptance", other_links: Sequence[Finding]) -> Iterator[Finding]:
+    yield from other_links
+    said = {words(each) for each in other_links}
     for reason in made.expected_by:
         if reason in said:
             continue
@@ -266,7 +274,6 @@ def _notes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
                 "pick": first.pick,
             },
         )
-    yield from _beside_model(made.sizes, facts.logs)
 
 
 def _beside_model(sizes: Sequence["JudgedSize"], logs: Sequence[LogFacts]) -> Iterator[Finding]:

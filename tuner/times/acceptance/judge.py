@@ -15,11 +15,12 @@ from tuner.base.numerics import SizeArray
 from tuner.base.sizes import human_bytes
 from tuner.base.spelling import option
 from tuner.emulator.request import Request
-from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind, Exchange
+from tuner.times.acceptance.curves import Curve, CurveKind, Exchange
 from tuner.times.acceptance.expected import Expectation, Expected, Mask, Whose
 from tuner.times.calibration import plausible
 from tuner.times.costmodels.operations import bus_factor, bus_gbs
 from tuner.times.measured import Kind, Problem
+from tuner.times.placement import ConfiguredShape
 from tuner.times.timemodel.features import Array
 
 IN_A_ROW, WINDOW = 3, 4  # a run fails if this many of this many successive sizes are slow

@@ -62,30 +62,6 @@ def loss_of(judged: JudgedCurve) -> CurveLoss | None:
     return CurveLoss(shape, tuple(map(int, slow_sizes)), median(large.tolist()), float(found.max()))
 
 
-@dataclass(frozen=True, slots=True)
-class LinksExceeded:
-    """Sizes of a call, in bytes, that take far longer than the links alone need, where nothing else is expected.
-
-    ``factor``: the most times what the links need.
-    """
-
-    collective: str
-    in_place: bool
-    sizes: tuple[int, ...]
-    factor: float
-
-
-def links_exceeded(judged: JudgedCurve) -> LinksExceeded | None:
-    """The sizes of a curve that fail because they exceed the links' limit; None if there are no such sizes, or if the
-    expected times fail them as well."""
-    which = judged.beyond_links & (np.isnan(judged.expected.time_us) | judged.expected.open)
-    if not which.any():
-        return None
-    kind, curve = judged.curve.kind, judged.curve
-    factor = float((curve.time_us[which] / judged.links_us[which]).max())
-    return LinksExceeded(kind.request.collective.name, kind.in_place, tuple(map(int, curve.bytes[which])), factor)
-
-
 def _shape(slow: np.ndarray, sizes: np.ndarray, ratio: np.ndarray) -> LossShape:
     large, count = sizes >= HOST_BYTES, int(slow.sum())
     if count == 1:

@@ -168,9 +168,9 @@ def _of_instance(source: CalibrationSource, tables: Sequence[Measurements], widt
     return replace(
         updated(nodes, joined(placed)),
         name=source.name,
-        measured=tuple(MeasuredFile(table.name, len(rows)) for table, rows in zip(tables, placed, strict=True)),
+        measured=_files(tables, placed),
         site=source.name,
-        network=", ".join(dict.fromkeys(table.header.network for table in tables if table.header.network)),
+        network=_networks(tables),
         base=source.base,
         instances=source.instances,
     )
@@ -196,10 +196,10 @@ def of_site(
         made,
         name=name,
         launch=tables[0].header.launch.value if nodes.between is None else nodes.launch,
-        measured=tuple(MeasuredFile(table.name, len(rows)) for table, rows in zip(tables, placed, strict=True)),
+        measured=_files(tables, placed),
         exchange=_exchange(tables, sites, widths.exchanges) or nodes.exchange,
         site=_site_name(tables) or name,
-        network=", ".join(dict.fromkeys(table.header.network for table in tables if table.header.network)),
+        network=_networks(tables),
         base="",
     )
 
@@ -218,18 +218,26 @@ def of_tables(name: str, tables: Sequence[Measurements], measured: Site, widths:
             f"NCCL's model has a time for only {len(everything)} rows: give files with {FEWEST_ROWS} or more"
         )
     fitted = of_calls(everything, widths.collectives)
-    own = zip(tables, placed, strict=True)
     return replace(
         fitted,
         name=name,
         machine=sites[0].name or "",
         gpu=catalogue.load(sites[0].machine).gpu if sites[0].machine else "",
         launch=tables[0].header.launch.value,
-        measured=tuple(MeasuredFile(table.name, len(rows)) for table, rows in own),
+        measured=_files(tables, placed),
         exchange=_exchange(tables, sites, widths.exchanges),
         site=(_site_name(tables) or name) if fitted.between is not None else "",
-        network=", ".join(dict.fromkeys(table.header.network for table in tables if table.header.network)),
+        network=_networks(tables),
     )
+
+
+def _files(tables: Sequence[Measurements], placed: Sequence[MeasuredCalls]) -> tuple[MeasuredFile, ...]:
+    return tuple(MeasuredFile(table.name, len(rows)) for table, rows in zip(tables, placed, strict=True))
+
+
+def _networks(tables: Sequence[Measurements]) -> str:
+    """The networks between nodes that the tables name."""
+    return ", ".join(dict.fromkeys(table.header.network for table in tables if table.header.network))
 
 
 def of_calls(calls: MeasuredCalls, factors: Factors) -> Calibration:
@@ -244,7 +252,10 @@ def of_calls(calls: MeasuredCalls, factors: Factors) -> Calibration:
     if len(on_one):
         fitted = time_fit.fit(on_one.measured, beliefs)
         parameters = fitted.parameters
-    known = time_fit.uncertainty(on_one.measured, fitted, beliefs) if fitted is not None else None
+    scatter, spread = BELIEVED_SCATTER, empty
+    if fitted is not None:
+        scatter, curves = time_fit.uncertainty(on_one.measured, fitted, beliefs)
+        spread = shared(curves, on_one.scope())
     made = Calibration(
         name="",
         machine=calls.machine or "",
@@ -254,8 +265,8 @@ def of_calls(calls: MeasuredCalls, factors: Factors) -> Calibration:
         measured=(),
         parameters=parameters,
         surface=fitted.surface if fitted is not None else empty,
-        scatter=known.scatter if known is not None else BELIEVED_SCATTER,
-        spread=shared(known.spread, on_one.scope()) if known is not None else empty,
+        scatter=scatter,
+        spread=spread,
         factors=factors,
         scope=on_one.scope(),
         exchange=None,
@@ -367,7 +378,9 @@ def _exchange(tables: Sequence[Measurements], sites: Sequence[Site], factors: Fa
     pairs = list(zip(tables, sites, strict=True))
     having = [(table, site) for table, site in pairs if any(row.point.name in MODELLED for row in table.blocks)]
     alike = [
-        replace(table, blocks=tuple(row for row in table.blocks if row.nodes > 1 or _alike(table, having[0][0])))
+        table
+        if table.header.launch == having[0][0].header.launch
+        else replace(table, blocks=tuple(row for row in table.blocks if row.nodes > 1))
         for table, _ in having
     ]
     rows = exchanges_of_tables(alike, [site for _, site in having])
@@ -377,10 +390,6 @@ def _exchange(tables: Sequence[Measurements], sites: Sequence[Site], factors: Fa
     scope = frozenset((row.nodes, row.gpus_per_node) for row in rows.rows)
     scatter = exchange_scatter(rows, parameters)
     return ExchangeCalibration(parameters, scatter, factors, len(rows.rows), scope)
-
-
-def _alike(table: Measurements, first: Measurements) -> bool:
-    return table.header.launch == first.header.launch
 
 
 def _site(table: Measurements, measured: Site) -> Site:
@@ -405,8 +414,7 @@ def table_of(
     for path in files:
         table = formats.read(path, given)
         trays = catalogue.load(facts.machine).trays if facts.machine else None
-        judged = plausible.refuse(table, topology, str(path), trays)
-        problems += [(path, problem) for problem in judged.problems]
+        problems += [(path, problem) for problem in plausible.refuse(table, topology, str(path), trays)]
         tables.append(table)
     head = _head(files, tables, facts)
     if head.nccl:

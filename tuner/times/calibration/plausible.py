@@ -4,7 +4,7 @@ The bounds follow from the links alone, with the data sheets' bandwidths: they i
 algorithms, and allow for reductions in switches, so that a shorter time is wrong whatever NCCL did.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from statistics import median
@@ -149,36 +149,29 @@ _SLIP_WITHIN = 1.25
 _PEAK = 0.6  # the best bandwidth that real machines reach is at least this share of the bound
 
 
-@dataclass(frozen=True, slots=True)
-class PlausibleRows:
-    """Rows that can be used, and the problems of all rows."""
-
-    rows: tuple[SampleBlock, ...]
-    problems: tuple[Problem, ...]
-
-    @property
-    def refused(self) -> tuple[Problem, ...]:
-        """The problems because of which rows were left out."""
-        return tuple(problem for problem in self.problems if problem.refused)
-
-
-def judge(table: Measurements, topology: Topology | None, trays: int | None = None) -> PlausibleRows:
-    """Splits off the rows that are refused. ``topology`` is the topology of one node, None if not known.
+def judge(table: Measurements, topology: Topology | None, trays: int | None = None) -> tuple[Problem, ...]:
+    """The problems of all rows. ``topology`` is the topology of one node, None if not known.
 
     ``trays``: the number of such nodes in an NVLink domain, within which adapters carry nothing; None without a domain.
     """
-    seen = [*problems(table), *(() if topology is None else _beyond(table.blocks, topology, trays))]
-    out = {line for problem in seen if problem.refused for line in problem.lines}
-    if any(problem.kind in (Kind.mixed_machines, Kind.mixed_releases) for problem in seen):
+    return (*problems(table), *(() if topology is None else _beyond(table.blocks, topology, trays)))
+
+
+def usable(table: Measurements, found: Sequence[Problem], despite: Collection[Kind] = ()) -> Measurements:
+    """The table without the rows that the problems refuse; problems of the kinds ``despite`` refuse none."""
+    out = {line for each in found if each.refused and each.kind not in despite for line in each.lines}
+    if any(each.kind in (Kind.mixed_machines, Kind.mixed_releases) for each in found):
         out = {row.line for row in table.blocks}
-    return PlausibleRows(tuple(row for row in table.blocks if row.line not in out), tuple(seen))
+    return replace(table, blocks=tuple(row for row in table.blocks if row.line not in out))
 
 
-def refuse(table: Measurements, topology: Topology | None, where: str, trays: int | None = None) -> PlausibleRows:
-    """Judges a table. BadMeasurement, with the file ``where`` and the lines, for the first reason to refuse rows."""
+def refuse(table: Measurements, topology: Topology | None, where: str, trays: int | None = None) -> tuple[Problem, ...]:
+    """The problems of a table's rows. BadMeasurement, with the file ``where`` and the lines, for the first reason to
+    refuse rows."""
     judged = judge(table, topology, trays)
-    for problem in judged.refused:
-        raise BadMeasurement(f"{where}:{problem.lines[0]}: {problem.kind}: {problem.text} ({problem.where})")
+    for problem in judged:
+        if problem.refused:
+            raise BadMeasurement(f"{where}:{problem.lines[0]}: {problem.kind}: {problem.text} ({problem.where})")
     return judged
 
 

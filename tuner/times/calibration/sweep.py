@@ -14,8 +14,8 @@ from tuner.base.names import Collective
 from tuner.base.records import json_form
 from tuner.base.spelling import option
 from tuner.times.costmodels import alphabeta, line
-from tuner.times.costmodels.alphabeta import Level, Terms
-from tuner.times.costmodels.line import LineFit, Repeated
+from tuner.times.costmodels.alphabeta import Terms
+from tuner.times.costmodels.line import Repeated
 from tuner.times.costmodels.operations import Array, CostOperation, whole
 from tuner.times.measured.formats import read_any
 from tuner.times.results import Result, results
@@ -50,22 +50,6 @@ class Sweep:
     def times_us(self) -> Array:
         """Medians in us, one per result that has a median."""
         return np.array([result.estimate.median_us for result in self.results if result.estimate])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SweepAlphaBeta:
-    """The ``fit`` to all runs together; alpha and beta of the separate runs as mean and deviation.
-
-    ``error`` is the mean absolute error, ``verdict`` its class in words.
-    """
-
-    fit: LineFit
-    level: Level
-    runs: tuple[Level, ...]
-    alpha_us: Repeated
-    beta_gbs: Repeated
-    error: float
-    verdict: line.Class
 
 
 def read(path: Path, collective: Collective | None = None) -> Sweep:
@@ -103,26 +87,6 @@ def read(path: Path, collective: Collective | None = None) -> Sweep:
 
 def _one_of(collectives: Sequence[Collective]) -> str:
     return one_of([collective.name for collective in collectives] or ["a file with such times"])
-
-
-def fit(sweeps: Sequence[Sweep], terms: Terms) -> SweepAlphaBeta:
-    """Fits alpha and beta of an algorithm with these ``terms``. BadInput for fewer than three sizes."""
-    sizes, times = (
-        np.concatenate(parts) for parts in ([sweep.bytes for sweep in sweeps], [sweep.times_us for sweep in sweeps])
-    )
-    together = line.fit(sizes, times)
-    runs = tuple(line.fit(sweep.bytes, sweep.times_us).level(terms) for sweep in sweeps)
-    error = float(np.abs(together.error).mean())
-    bends = _bends(together.error[np.argsort(sizes, kind="stable")])
-    return SweepAlphaBeta(
-        together,
-        together.level(terms),
-        runs,
-        line.repeated([float(run.alpha_us) for run in runs]),
-        line.repeated([float(run.beta_gbs) for run in runs]),
-        error,
-        BENT if bends and error < line.USEFUL else line.of_error(error),
-    )
 
 
 BENT = line.Class(
@@ -217,24 +181,36 @@ class SweepFit:
         return line.error(self.fixed_us + size.bytes / self.gbs / 1000, size.time_us)
 
 
-def described(sweeps: Sequence[Sweep], algorithm: str, fitted: SweepAlphaBeta) -> SweepFit:
-    """The answer for a fit of :func:`tuner.times.calibration.sweep.fit`, with the times of the sweeps."""
-    fit, alpha_us, beta_gbs = fitted.fit, float(fitted.level.alpha_us), float(fitted.level.beta_gbs)
+def fit(sweeps: Sequence[Sweep], algorithm: str, terms: Terms) -> SweepFit:
+    """Fits alpha and beta of an algorithm with these ``terms`` to all runs together, and to each by itself for the mean
+    and deviation over runs. BadInput for fewer than three sizes.
+    """
+    sizes, times = (
+        np.concatenate(parts) for parts in ([sweep.bytes for sweep in sweeps], [sweep.times_us for sweep in sweeps])
+    )
+    together = line.fit(sizes, times)
+    level, of_runs = together.level(terms), [line.fit(sweep.bytes, sweep.times_us).level(terms) for sweep in sweeps]
+    alpha_us, beta_gbs, error = float(level.alpha_us), float(level.beta_gbs), float(np.abs(together.error).mean())
+    bends = _bends(together.error[np.argsort(sizes, kind="stable")])
+    verdict = BENT if bends and error < line.USEFUL else line.of_error(error)
     return SweepFit(
         operation=sweeps[0].collective.name,
         algorithm=algorithm,
         files=tuple(each.path for each in sweeps),
         alpha_us=alpha_us,
         beta_gbs=beta_gbs,
-        r2=fit.r2,
-        alpha_deviation_us=fit.fixed_deviation_us * alpha_us / fit.fixed_us,
-        beta_deviation_gbs=fit.gbs_deviation * beta_gbs / fit.gbs,
-        fixed_us=fit.fixed_us,
-        gbs=fit.gbs,
-        error=fitted.error,
-        verdict=fitted.verdict.name,
-        causes=tuple(fitted.verdict.causes),
-        runs=Runs(fitted.alpha_us, fitted.beta_gbs),
+        r2=together.r2,
+        alpha_deviation_us=together.fixed_deviation_us * alpha_us / together.fixed_us,
+        beta_deviation_gbs=together.gbs_deviation * beta_gbs / together.gbs,
+        fixed_us=together.fixed_us,
+        gbs=together.gbs,
+        error=error,
+        verdict=verdict.name,
+        causes=tuple(verdict.causes),
+        runs=Runs(
+            line.repeated([float(run.alpha_us) for run in of_runs]),
+            line.repeated([float(run.beta_gbs) for run in of_runs]),
+        ),
         wrong=tuple(SizeOfFile(each.path, size) for each in sweeps for size in each.wrong_bytes),
         sizes=tuple(
             TimeOfFile(each.path, int(size), float(time_us))

@@ -48,16 +48,6 @@ class TimeFit:
     left: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Uncertainty:
-    """Errors of fits at sizes to which they were not fitted: by regime, and near each call in units of its regime's
-    error.
-    """
-
-    scatter: Scatter
-    spread: list[SurfaceCurve]
-
-
 def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[str, float] | None = None) -> TimeFit:
     """The parameters that fit the times and priors best, and the surface of the differences that they leave.
 
@@ -104,8 +94,11 @@ def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[st
     return TimeFit(values, starts, intervals.learnt(measured.calls, differences(settled), left), left)
 
 
-def uncertainty(measured: MeasuredTimes, fitted: TimeFit, beliefs: Mapping[str, float]) -> Uncertainty:
+def uncertainty(
+    measured: MeasuredTimes, fitted: TimeFit, beliefs: Mapping[str, float]
+) -> tuple[Scatter, list[SurfaceCurve]]:
     """Errors of fits to four fifths of the sizes, tested on the rest, so that no fit has seen the times that test it.
+    Returns the errors by regime, then the errors near each call in units of its regime's error.
 
     With few rows, the errors on other machines count as well.
     """
@@ -121,7 +114,7 @@ def uncertainty(measured: MeasuredTimes, fitted: TimeFit, beliefs: Mapping[str, 
     scatter = _scatter(calls, off)
     usual = np.array([scatter[regime] for regime in REGIMES])[intervals.regimes(calls)]
     left = fitted.left - sum(len(each.values) for each in fitted.surface.curves)
-    return Uncertainty(scatter, intervals.spread(calls, off / usual, left))
+    return scatter, intervals.spread(calls, off / usual, left)
 
 
 def _predicted_us(fitted: TimeFit, measured: MeasuredTimes) -> Array:

@@ -85,38 +85,14 @@ def copy_us(nbytes: ArrayLike, copy_gbs: ArrayLike) -> Array:
     return time
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LogGP:
-    """The parameters of LogGP: ``latency_us`` L of the wire, ``overhead_us`` o of each processor, ``gap_us`` g between
-    two messages, and ``gbs``, one over the gap G per byte.
+def loggp(latency_us: ArrayLike, overhead_us: ArrayLike, gap_us: ArrayLike, gbs: ArrayLike) -> Level:
+    """Alpha and beta of steps that wait for each other, from the parameters of LogGP: ``latency_us`` L of the wire,
+    ``overhead_us`` o of each processor, ``gap_us`` g between two messages, and ``gbs``, one over the gap G per byte.
+
+    Alpha is L + 2 o, or g if that is longer. BadInput for times or a gap below 0, or a bandwidth that is not above 0.
     """
-
-    latency_us: Array
-    overhead_us: Array
-    gap_us: Array
-    gbs: Array
-
-    @property
-    def level(self) -> Level:
-        """Alpha and beta of steps that wait for each other: alpha is L + 2 o, or g if that is longer."""
-        return level(np.maximum(self.latency_us + 2 * self.overhead_us, self.gap_us), self.gbs)
-
-    def stream_us(self, messages: ArrayLike, nbytes: ArrayLike) -> Array:
-        """The time of ``messages`` from one rank to another, none waiting for the previous one to arrive."""
-        transfer = positive("bytes", nbytes) / (1000 * self.gbs)
-        between = np.maximum(self.gap_us, self.overhead_us + transfer)
-        time: Array = (positive("messages", messages) - 1) * between + transfer + self.latency_us + 2 * self.overhead_us
-        return time
-
-
-def loggp(latency_us: ArrayLike, overhead_us: ArrayLike, gap_us: ArrayLike, gbs: ArrayLike) -> LogGP:
-    """Makes parameters of LogGP. BadInput for times or a gap below 0, or a bandwidth that is not above 0."""
-    return LogGP(
-        not_negative("latency_us", latency_us),
-        not_negative("overhead_us", overhead_us),
-        not_negative("gap_us", gap_us),
-        positive("gbs", gbs),
-    )
+    alone_us = not_negative("latency_us", latency_us) + 2 * not_negative("overhead_us", overhead_us)
+    return level(np.maximum(alone_us, not_negative("gap_us", gap_us)), positive("gbs", gbs))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,29 +198,18 @@ def names(operation: CostOperation) -> list[str]:
     return [*FORMULAS[operation], *([HIERARCHICAL] if operation in TWO_LEVEL else [])]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CostSystem:
-    """A system of ``nodes`` nodes with ``gpus_per_node`` GPUs each (their shapes broadcast), and the ``levels`` inside
-    and between nodes.
-    """
-
-    gpus_per_node: ArrayLike
-    nodes: ArrayLike
-    levels: Levels
-
-
 def predict(
     operation: CostOperation,
     algorithm: str,
     nbytes: ArrayLike,
-    system: CostSystem,
+    gpus_per_node: ArrayLike,
+    nodes: ArrayLike,
+    levels: Levels,
     overheads: Overheads,
 ) -> Prediction:
-    """Predicts a time on levels inside and between nodes. BadInput if a needed level is missing, or the ranks do not
-    fit.
+    """Predicts a time on the levels inside and between ``nodes`` nodes with ``gpus_per_node`` GPUs each (the shapes of
+    both broadcast). BadInput if a needed level is missing, or the ranks do not fit.
     """
-
-    gpus_per_node, nodes, levels = system.gpus_per_node, system.nodes, system.levels
 
     def cost_on(change: Callable[[Level], Level]) -> Linear:
         intra, inter = (one and change(one) for one in levels)

@@ -253,34 +253,22 @@ def _all(model: Model, plan: Parallelism) -> Iterator[Traffic]:
     calls = 4 * (model.expert_layers // plan.pp) * batches
     yield Traffic("EP", CostOperation.AllToAll, plan.ep, plan.tp, own_part * model.experts_per_token, calls)
     yield Traffic("PP", CostOperation.SendRecv, plan.pp, plan.tp * plan.dp, own_part, 2 * batches)
-    yield from _replicas(model, plan, _Replicas("DP", plan.dp, plan.tp, dense, layers))
+    yield from _replicas(model, plan, "DP", plan.dp, plan.tp, dense, layers)
     if model.expert_parameters:
         experts = np.asarray(model.expert_parameters / own / plan.ep)
         stride, own_layers = plan.tp * plan.ep, (model.expert_layers or model.layers) // plan.pp
-        own_replicas = _Replicas("DP of experts", plan.dp // plan.ep, stride, experts, own_layers)
-        yield from _replicas(model, plan, own_replicas)
+        yield from _replicas(model, plan, "DP of experts", plan.dp // plan.ep, stride, experts, own_layers)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Replicas:
-    """Ranks that hold the same parameters: ``parameters`` is how many of these one GPU computes with, in ``layers``
-    layers.
-    """
-
-    name: str
-    ranks: int
-    stride: int
-    parameters: Array
-    layers: int
-
-
-def _replicas(model: Model, plan: Parallelism, own: _Replicas) -> Iterator[Traffic]:
-    """Traffic among the replicas: gradients, and with ZeRO also parameters.
+def _replicas(
+    model: Model, plan: Parallelism, name: str, ranks: int, stride: int, parameters: Array, layers: int
+) -> Iterator[Traffic]:
+    """Traffic among the ranks that hold the same parameters: gradients, and with ZeRO also parameters. One GPU computes
+    with ``parameters`` parameters in ``layers`` layers.
 
     ZeRO-1 reduces once a step and gathers once. ZeRO-2 keeps only its part of the gradients, so it reduces after each
     micro-batch. ZeRO-3 gathers each layer in the forward and again in the backward pass as well.
     """
-    name, ranks, stride, parameters, layers = own.name, own.ranks, own.stride, own.parameters, own.layers
     gradients = _given(plan.gradient_bytes, parameters * model.gradient_element_bytes)
     weights = parameters * model.element_bytes
     batches, buckets = plan.micro_batches, plan.buckets

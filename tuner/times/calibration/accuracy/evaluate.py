@@ -14,7 +14,7 @@ import numpy as np
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective
 from tuner.times.calibration.accuracy import splits
-from tuner.times.calibration.accuracy.splits import Halves, Split
+from tuner.times.calibration.accuracy.splits import Split
 from tuner.times.calibration.calibrate import of_calls
 from tuner.times.calibration.measured_calls import MeasuredCalls
 from tuner.times.timemodel import predict
@@ -130,23 +130,26 @@ def alpha_beta(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
 
 def interpolated(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
     """Predicts by interpolation between measured sizes of the same collective, type, GPUs and nodes, in logarithms."""
-    curves, times = _curves(fit), np.full(len(test), np.nan)
-    for key, places in _places(test).items():
-        if key in curves:
-            sizes, log_us = curves[key]
-            times[places] = np.exp(np.interp(np.log(test.measured.calls.bytes[places]), sizes, log_us))
-    return times
+    return _by_curves(fit, test, np.interp)
 
 
 def carried(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
     """Predicts the time that was measured for the same call, even if other conditions differ."""
+
+    def measured(log_bytes: Array, sizes: Array, log_us: Array) -> Array:
+        at = np.clip(np.searchsorted(sizes, log_bytes - 1e-9), 0, len(sizes) - 1)
+        return np.where(np.abs(sizes[at] - log_bytes) < 1e-6, log_us[at], np.nan)
+
+    return _by_curves(fit, test, measured)
+
+
+def _by_curves(fit: MeasuredCalls, test: MeasuredCalls, log_us_at: Callable[[Array, Array, Array], Array]) -> Array:
+    """Predicts by the curve of the same kind of call, NaN without one. ``log_us_at`` gets the logarithms of the sizes
+    to predict, then those of the curve's sizes and times."""
     curves, times = _curves(fit), np.full(len(test), np.nan)
     for key, places in _places(test).items():
         if key in curves:
-            sizes, log_us = curves[key]
-            log_bytes = np.log(test.measured.calls.bytes[places])
-            at = np.clip(np.searchsorted(sizes, log_bytes - 1e-9), 0, len(sizes) - 1)
-            times[places] = np.where(np.abs(sizes[at] - log_bytes) < 1e-6, np.exp(log_us[at]), np.nan)
+            times[places] = np.exp(log_us_at(np.log(test.measured.calls.bytes[places]), *curves[key]))
     return times
 
 
@@ -249,13 +252,14 @@ class _Predicted:
     """
 
     split: Split
-    halves: Halves
+    fit: MeasuredCalls
+    test: MeasuredCalls
     calibration: Calibration
     log_us: Array
 
     @property
     def off(self) -> Array:
-        times: Array = np.abs(self.log_us - np.log(self.halves.test.measured.times_us))
+        times: Array = np.abs(self.log_us - np.log(self.test.measured.times_us))
         return times
 
     @property
@@ -296,7 +300,7 @@ def _one_thread() -> AbstractContextManager[object]:
 def error_of(split: Split) -> tuple[float, int]:
     """The mean absolute error of the time model on a split, as a share, and the number of predicted rows."""
     predicted = _predict(split)
-    test = predicted.halves.test
+    test = predicted.test
     return mean_absolute_error(np.exp(predicted.log_us), test.measured.times_us), len(test)
 
 
@@ -324,10 +328,10 @@ def predicted_times(calibration: Calibration, test: MeasuredCalls, *, same_machi
 
 
 def _predict(split: Split) -> _Predicted:
-    both = splits.halves(split)
-    calibration = of_calls(both.fit, dict.fromkeys(WITH_FACTOR, 0.0))
-    times = predicted_times(calibration, both.test, same_machine=True)
-    return _Predicted(split, both, calibration, np.log(times.time_us))
+    fit, test = splits.halves(split)
+    calibration = of_calls(fit, dict.fromkeys(WITH_FACTOR, 0.0))
+    times = predicted_times(calibration, test, same_machine=True)
+    return _Predicted(split, fit, test, calibration, np.log(times.time_us))
 
 
 def _scores(predicted: _Predicted) -> Scores | None:
@@ -336,7 +340,7 @@ def _scores(predicted: _Predicted) -> Scores | None:
     """
     if predicted.split.is_between_nodes:
         return _scores_between(predicted)
-    kind, test = CarriedOver[predicted.split.kind], predicted.halves.test
+    kind, test = CarriedOver[predicted.split.kind], predicted.test
     certainty = predicted.calibration.certainty(same_machine=predicted.same_machine)
     calls, places = test.measured.calls, test.places()
     scatter, unit = certainty.unit(CarriedOver.sizes, calls), certainty.unit(kind, calls)
@@ -357,7 +361,7 @@ def _scores_between(predicted: _Predicted) -> Scores | None:
     rows, split = predicted.calibration.between, predicted.split
     if rows is None or len(rows) < MANY_ROWS:
         return None
-    test, process = predicted.halves.test, predicted.calibration.process
+    test, process = predicted.test, predicted.calibration.process
     calls = test.measured.calls
     alike = process.has_measured(calls.collective, calls.algo_proto)
     if not alike.any():
@@ -368,17 +372,17 @@ def _scores_between(predicted: _Predicted) -> Scores | None:
 
 
 def _result(predicted: _Predicted, learnt: Factors) -> SplitResult:
-    test = predicted.halves.test
+    test = predicted.test
     said = predicted_times(replace(predicted.calibration, factors=learnt), test, same_machine=predicted.same_machine)
-    errors = {name: _mean_error(baseline(predicted.halves.fit, test), test) for name, baseline in BASELINES.items()}
+    errors = {name: _mean_error(baseline(predicted.fit, test), test) for name, baseline in BASELINES.items()}
     times_us = test.measured.times_us
     return SplitResult(
         split=predicted.split,
         group=_group(predicted.split, test),
         rows=len(test),
         errors={MODEL: _mean_error(said.time_us, test), **errors},
-        coverage=float(((said.low_us <= times_us) & (times_us <= said.high_us)).mean()),
-        half_width=float(((said.high_us - said.low_us) / said.time_us).mean() / 2),
+        coverage=coverage(said, times_us),
+        half_width=half_width(said),
     )
 
 
@@ -409,6 +413,16 @@ def summary(results: Sequence[SplitResult]) -> dict[str, dict[str, float | None]
             values = [value for each in own if (value := each.errors[model]) is not None]
             mean_errors[group][model] = float(np.mean(values)) if len(values) == len(own) else None
     return mean_errors
+
+
+def coverage(said: CalibratedTimes, measured_us: Array) -> float:
+    """The share of measured times, one per row, that are within their intervals."""
+    return float(((said.low_us <= measured_us) & (measured_us <= said.high_us)).mean())
+
+
+def half_width(said: CalibratedTimes) -> float:
+    """Half of the intervals, as a share of the times: the mean over rows."""
+    return float(((said.high_us - said.low_us) / said.time_us).mean() / 2)
 
 
 @dataclass(frozen=True, slots=True)

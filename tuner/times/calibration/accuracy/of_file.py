@@ -12,7 +12,7 @@ from tuner.base.records import to_json
 from tuner.base.sizes import plural
 from tuner.machine import catalogue
 from tuner.times.calibration import calibrate, plausible
-from tuner.times.calibration.accuracy.evaluate import mean_absolute_error, predicted_times
+from tuner.times.calibration.accuracy.evaluate import coverage, half_width, mean_absolute_error, predicted_times
 from tuner.times.calibration.calibrate import MeasuredExchanges
 from tuner.times.calibration.measured_calls import MeasuredCalls, of_table
 from tuner.times.measured import Kind, Problem
@@ -20,6 +20,7 @@ from tuner.times.measured.formats import Given
 from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.placement import Site, point_to_point_reason
 from tuner.times.timemodel import calibration as calibrations
+from tuner.times.timemodel.features import Array
 from tuner.times.timemodel.point_to_point import MODELLED
 from tuner.times.timemodel.predict import CalibratedTimes, CalibrationChoice, choose, exchange_times, with_instance_type
 
@@ -90,19 +91,17 @@ def of_path(
     given = given or Given()
     table = calibrate.read_table(path, given)
     site = site.completed([table])
-    judged = plausible.judge(table, *site.node)
-    if not judged.rows:
-        raise BadMeasurement(f"{path}: no row is left to judge: {'; '.join(each.text for each in judged.refused)}")
+    found = plausible.judge(table, *site.node)
+    if not (judged := plausible.usable(table, found)).blocks:
+        raise BadMeasurement(f"{path}: no row is left to judge: {'; '.join(each.text for each in found if each.refused)}")
     rows = None if update is None else calibrate.read_table(update, given)
-    result = of_file(replace(table, blocks=judged.rows), site, calibration, rows)
+    result = of_file(judged, site, calibration, rows)
     refused, counted = dict[str, int](), set[int]()
-    for each in judged.refused:
-        if rest := set(each.lines) - counted:
+    for each in found:
+        if each.refused and (rest := set(each.lines) - counted):
             refused[each.text] = len(rest)
             counted |= rest
-    said = tuple(
-        f"{each.text} ({each.where})" for each in judged.problems if not each.refused and each.kind is not Kind.stand_in
-    )
+    said = tuple(f"{each.text} ({each.where})" for each in found if not each.refused and each.kind is not Kind.stand_in)
     said += tuple(_contradictions(table, site))
     skipped = {**result.skipped, **refused, **table.header.left_out}
     return replace(result, skipped=skipped, problems=(*result.problems, *said))
@@ -154,7 +153,7 @@ def of_file(
     times = predicted_times(chosen.calibration, calls, same_machine=chosen.same_machine) if calls else None
     return FileAccuracy(
         table.name,
-        _accuracy(calls, times) if calls and times else None,
+        _of_collectives(calls, times) if calls and times else None,
         of_exchanges,
         chosen.calibration.name,
         chosen.reason,
@@ -205,24 +204,22 @@ def _of_exchanges(rows: MeasuredExchanges | None, chosen: CalibrationChoice) -> 
     if rows is None or chosen.calibration.exchange is None:
         return None
     said = exchange_times(chosen.calibration, rows.calls, same_machine=chosen.same_machine)
-    held = (said.low_us <= rows.times_us) & (rows.times_us <= said.high_us)
-    return Accuracy(
-        rows=len(rows.rows),
-        extrapolated=int((said.extrapolated > 0).sum()),
-        mean_absolute_error=mean_absolute_error(said.time_us, rows.times_us),
-        coverage_90=float(held.mean()),
-        half_width_90=float(((said.high_us - said.low_us) / said.time_us).mean() / 2),
-        nccl_model_error=None,
-    )
+    return _accuracy(said, rows.times_us, int((said.extrapolated > 0).sum()), None)
 
 
-def _accuracy(calls: MeasuredCalls, times: CalibratedTimes) -> Accuracy:
-    measured_us = calls.measured.times_us
+def _of_collectives(calls: MeasuredCalls, times: CalibratedTimes) -> Accuracy:
+    measured_us, extrapolated = calls.measured.times_us, sum(1 for at in range(len(calls)) if times.why(at))
+    return _accuracy(times, measured_us, extrapolated, mean_absolute_error(calls.nccl_us, measured_us))
+
+
+def _accuracy(
+    times: CalibratedTimes, measured_us: Array, extrapolated: int, nccl_model_error: float | None
+) -> Accuracy:
     return Accuracy(
-        rows=len(calls),
-        extrapolated=sum(1 for at in range(len(calls)) if times.why(at)),
+        rows=len(measured_us),
+        extrapolated=extrapolated,
         mean_absolute_error=mean_absolute_error(times.time_us, measured_us),
-        coverage_90=float(((times.low_us <= measured_us) & (measured_us <= times.high_us)).mean()),
-        half_width_90=float(((times.high_us - times.low_us) / times.time_us).mean() / 2),
-        nccl_model_error=mean_absolute_error(calls.nccl_us, measured_us),
+        coverage_90=coverage(times, measured_us),
+        half_width_90=half_width(times),
+        nccl_model_error=nccl_model_error,
     )

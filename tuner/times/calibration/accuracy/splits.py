@@ -36,7 +36,7 @@ class Split:
     @property
     def is_between_nodes(self) -> bool:
         """Whether times between nodes are predicted."""
-        return bool((halves(self).test.measured.calls.nodes > 1).all())
+        return bool((halves(self)[1].measured.calls.nodes > 1).all())
 
     @property
     def machine(self) -> str:
@@ -52,14 +52,6 @@ class Split:
         return f"{', '.join(self.fit)}{kept} -> {held or 'the rest'}{large}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Halves:
-    """The two halves of a split: the rows to fit to, and the rows to predict."""
-
-    fit: MeasuredCalls
-    test: MeasuredCalls
-
-
 def splits() -> tuple[Split, ...]:
     """All splits, in the order of the file."""
     read = []
@@ -69,22 +61,22 @@ def splits() -> tuple[Split, ...]:
     return tuple(read)
 
 
-def halves(split: Split) -> Halves:
-    """The rows of a split, placed on their machines."""
+def halves(split: Split) -> tuple[MeasuredCalls, MeasuredCalls]:
+    """The two halves of a split, placed on their machines: the rows to fit to, and the rows to predict."""
     (own,) = [shipped(name) for name in split.fit]
     if split.test:
         (test,) = [shipped(name) for name in split.test]
         kept = np.ones(len(own), np.bool_) if split.keep is None else matching(own, split.keep)
         wanted = np.ones(len(test), np.bool_) if split.test_rows is None else matching(test, split.test_rows)
-        return Halves(own.chosen(kept), test.chosen(wanted & _large(test, split)))
+        return own.chosen(kept), test.chosen(wanted & _large(test, split))
     if split.keep is not None:
         kept = matching(own, split.keep)
-        return Halves(own.chosen(kept), own.chosen(~kept & _large(own, split)))
+        return own.chosen(kept), own.chosen(~kept & _large(own, split))
     held = matching(own, split.hold_out or {})
     # Rows that meet the other conditions of the held-out rows are not used for fitting either, because they would
     # reveal them.
     around = matching(own, {key: value for key, value in (split.hold_out or {}).items() if not key.endswith("_not")})
-    return Halves(own.chosen(~around), own.chosen(held & _large(own, split)))
+    return own.chosen(~around), own.chosen(held & _large(own, split))
 
 
 @cache
