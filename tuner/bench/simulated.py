@@ -313,9 +313,7 @@ class Simulated:
         """NCCL's pick without a table."""
         if point not in self._picks:
             picks = self._selection.pick(point.request, [point.bytes])
-            self._picks[point] = Combination(
-                Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0]), int(picks.channels[0])
-            )
+            self._picks[point] = Combination(*picks.algo_protos()[0], int(picks.channels[0]))
         return self._picks[point]
 
     def _pick_by_table(self, point: Point, plugin: DryRun) -> Combination:

@@ -90,20 +90,13 @@ class LiveTable:
     never: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DamagedCounts:
-    """A file that begins like a file of counts but cannot be read, and why."""
-
-    file: str
-    why: str
-
-
-def read(folders: Iterable[Path], damaged: list[DamagedCounts] | None = None) -> list[LiveCounts]:
+def read(folders: Iterable[Path], damaged: list[str] | None = None) -> list[LiveCounts]:
     """Reads the counts in the files of folders, ordered by host, rank and process; other files are left out.
 
-    Files that cannot be read are added to ``damaged``. Raises BadInput for a folder that cannot be read.
+    Files that begin like files of counts but cannot be read are added to ``damaged``, each with the reason. Raises
+    BadInput for a folder that cannot be read.
     """
-    left_out = list[DamagedCounts]() if damaged is None else damaged
+    left_out = list[str]() if damaged is None else damaged
     here = socket.gethostname().partition(".")[0]
     found = []
     for folder in folders:
@@ -210,7 +203,7 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _read(path: Path, here: str, damaged: list[DamagedCounts]) -> LiveCounts | None:
+def _read(path: Path, here: str, damaged: list[str]) -> LiveCounts | None:
     """The counts in a file. None for any other file, for a communicator that has just begun or ended, and for a damaged
     file, which is added to ``damaged``.
     """
@@ -219,7 +212,7 @@ def _read(path: Path, here: str, damaged: list[DamagedCounts]) -> LiveCounts | N
     try:
         return _counts(content, here)
     except (ValueError, IndexError, struct.error, OverflowError, MemoryError) as error:
-        damaged.append(DamagedCounts(str(path), str(error)))
+        damaged.append(f"{path}: {error}")
         return None
 
 

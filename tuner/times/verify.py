@@ -47,8 +47,7 @@ class EmulatedModel:
             except NoAlgorithm:
                 self._picks[point] = None
             else:
-                algo_proto = Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])
-                self._picks[point] = Combination(*algo_proto, int(picks.channels[0]))
+                self._picks[point] = Combination(*picks.algo_protos()[0], int(picks.channels[0]))
         return self._picks[point]
 
     def times_us(self, point: Point) -> dict[AlgoProto, float]:

@@ -48,7 +48,7 @@ def stats_command(files: tuple[Path, ...], prometheus: bool, out: Path | None) -
     if folders and len(folders) < len(files):
         raise BadInput("give either FILEs of ended jobs or DIRs of running jobs, not both")
     if folders:
-        damaged = list[live.DamagedCounts]()
+        damaged = list[str]()
         _show_live(live.read(folders, damaged), prometheus, out, damaged)
     elif prometheus:
         raise BadInput("--prometheus only shows running jobs: give the DIR that NCCL_TUNER_LIVE names")
@@ -96,11 +96,9 @@ def _table(table: stats.TableStats) -> list[str]:
     return lines
 
 
-def _show_live(
-    counts: list[live.LiveCounts], prometheus: bool, out: Path | None, damaged: list[live.DamagedCounts]
-) -> None:
+def _show_live(counts: list[live.LiveCounts], prometheus: bool, out: Path | None, damaged: list[str]) -> None:
     for file in damaged[:MOST_SHOWN]:
-        click.echo(f"left out: {file.file}: {file.why}", err=True)
+        click.echo(f"left out: {file}", err=True)
     if prometheus:
         _write_metrics(counts, out)
         return

@@ -1,9 +1,8 @@
 """Prepares measured times for a fit: medians by call and combination, with their uncertainty."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,24 +66,7 @@ UNKNOWN_DEVIATION = 0.05  # used if there are too few samples
 _OF_ONE_NODE = expression(r' (host_hash|guid)="[^"]*"')  # what distinguishes nodes of one kind in NCCL's XML
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """The sample blocks of a call: median in us, all times, and session of each block."""
-
-    medians_us: list[float] = field(default_factory=list)
-    times_us: list[tuple[float, ...]] = field(default_factory=list)
-    sessions: list[int] = field(default_factory=list)
-
-    def of(self, session: int) -> "Blocks":
-        """The blocks of one session."""
-        own = [at for at, of in enumerate(self.sessions) if of == session]
-        return Blocks([self.medians_us[at] for at in own], [self.times_us[at] for at in own], [session] * len(own))
-
-    @property
-    def estimate(self) -> Estimate:
-        """Estimate of the call's time, with its uncertainty."""
-        times_us = list(chain.from_iterable(self.times_us))
-        return of_runs_or_blocks(self.medians_us, self.sessions, times_us)
+BlocksOfCalls = dict[tuple[Point, AlgoProto], list[SampleBlock]]  # by call and by what was executed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,23 +199,18 @@ def _where(scenario: Scenario) -> str:
 class _OfFile:
     communicator: Comm
     shape: int
-    blocks_of: dict[tuple[Point, AlgoProto], Blocks]
+    blocks_of: BlocksOfCalls
 
 
-def _measured(
-    blocks: Iterable[SampleBlock], left_out: Counter[str], first_session: int
-) -> dict[tuple[Point, AlgoProto], Blocks]:
-    """All sample blocks that count, by call and by the combination that was executed."""
-    blocks_of: dict[tuple[Point, AlgoProto], Blocks] = {}
+def _measured(blocks: Iterable[SampleBlock], left_out: Counter[str], first_session: int) -> BlocksOfCalls:
+    """All sample blocks that count; their processes become sessions, numbered over all files of a communicator."""
+    blocks_of: BlocksOfCalls = defaultdict(list)
     for block in blocks:
         what = block.combination or (block.executed if block.table is None else None)
         if reason := _useless(block):
             left_out[reason] += 1
         elif what is not None:
-            of_call = blocks_of.setdefault((block.point, what.algo_proto), Blocks())
-            of_call.medians_us.append(block.median_us)
-            of_call.times_us.append(block.times_us)
-            of_call.sessions.append(first_session + block.process)
+            blocks_of[block.point, what.algo_proto].append(replace(block, process=first_session + block.process))
     return blocks_of
 
 
@@ -260,7 +237,9 @@ def _held_out(sizes: Iterable[int]) -> set[int]:
 
 def _without_floor(of_file: _OfFile, title: str, left_out: Counter[str]) -> HostFloor | None:
     """Leaves out the calls that take about as long as the host needs; None if no such floor is seen."""
-    typical_us = {call: float(np.median(blocks.medians_us)) for call, blocks in of_file.blocks_of.items()}
+    typical_us = {
+        call: float(np.median([block.median_us for block in blocks])) for call, blocks in of_file.blocks_of.items()
+    }
     floor_us = host_floor_us([(point, algo_proto, time_us) for (point, algo_proto), time_us in typical_us.items()])
     if floor_us is None:
         return None
@@ -274,7 +253,7 @@ def _without_floor(of_file: _OfFile, title: str, left_out: Counter[str]) -> Host
 def _groups(of_file: _OfFile, held_out: set[int], left_out: Counter[str]) -> Iterable[ObservationGroup]:
     shape = of_file.communicator
     selection = Selection(shape)
-    kinds: dict[tuple[Request, AlgoProto], list[tuple[int, Blocks]]] = {}
+    kinds: dict[tuple[Request, AlgoProto], list[tuple[int, list[SampleBlock]]]] = {}
     for (point, algo_proto), blocks in of_file.blocks_of.items():
         kinds.setdefault((point.request, algo_proto), []).append((point.bytes, blocks))
     excluded = {request: selection.excluded(request) for request, _ in kinds}
@@ -290,18 +269,22 @@ def _groups(of_file: _OfFile, held_out: set[int], left_out: Counter[str]) -> Ite
 
 
 def _of_sessions(of_file: _OfFile) -> Iterable[ObservationGroup]:
-    sessions = sorted({session for blocks in of_file.blocks_of.values() for session in blocks.sessions})
+    sessions = sorted({block.process for blocks in of_file.blocks_of.values() for block in blocks})
     for session in sessions:
-        own_blocks = {call: own for call, blocks in of_file.blocks_of.items() if (own := blocks.of(session)).medians_us}
+        own_blocks = {
+            call: own
+            for call, blocks in of_file.blocks_of.items()
+            if (own := [block for block in blocks if block.process == session])
+        }
         for group in _groups(replace(of_file, blocks_of=own_blocks), set(), Counter()):
             yield replace(group, session=session)
 
 
 def _group(
-    of_file: _OfFile, request: Request, algo_proto: AlgoProto, calls: Sequence[tuple[int, Blocks]]
+    of_file: _OfFile, request: Request, algo_proto: AlgoProto, calls: Sequence[tuple[int, list[SampleBlock]]]
 ) -> ObservationGroup:
     calls = sorted(calls, key=lambda call: call[0])
-    medians = [blocks.estimate for _, blocks in calls]
+    medians = [_estimate(blocks) for _, blocks in calls]
     deviations = np.array([median.deviation for median in medians])
     known = np.where(np.isfinite(deviations), deviations, UNKNOWN_DEVIATION)
     return ObservationGroup(
@@ -314,6 +297,11 @@ def _group(
         np.zeros(len(calls), np.bool_),
         of_file.shape,
     )
+
+
+def _estimate(blocks: Sequence[SampleBlock]) -> Estimate:
+    times_us = [time_us for block in blocks for time_us in block.times_us]
+    return of_runs_or_blocks([block.median_us for block in blocks], [block.process for block in blocks], times_us)
 
 
 def _counts(left_out: Counter[str]) -> str:

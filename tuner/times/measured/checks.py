@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median
 
 from tuner import release
@@ -167,10 +167,7 @@ def _placement(table: Measurements) -> Iterator[Problem]:
 def _repeated(table: Measurements) -> Iterator[Problem]:
     apart = []
     for curve in curves(table):
-        by_size: dict[int, list[SampleBlock]] = defaultdict(list)
-        for row in curve:
-            by_size[row.point.bytes].append(row)
-        for rows in by_size.values():
+        for rows in _by_size(curve):
             times = [row.median_us for row in rows]
             if max(times) > _AGREE * min(times):
                 apart.append((max(times) / min(times), rows))
@@ -187,7 +184,7 @@ def _repeated(table: Measurements) -> Iterator[Problem]:
 def _curves(table: Measurements) -> Iterator[Problem]:
     steps, ends = [], []
     for curve in curves(table):
-        typical = _medians(curve)
+        typical = [(rows[0], median(row.median_us for row in rows)) for rows in _by_size(curve)]
         for (_, before), (row, after) in pairwise(typical):
             if after < _FALLS * before:
                 steps.append((after / before, row))
@@ -238,12 +235,9 @@ def _slow_runs(table: Measurements) -> Iterator[Problem]:
         )
 
 
-def _medians(curve: Sequence[SampleBlock]) -> list[tuple[SampleBlock, float]]:
-    """For each size of a curve, its first row and the median of its times."""
-    by_size: dict[int, list[SampleBlock]] = defaultdict(list)
-    for row in curve:
-        by_size[row.point.bytes].append(row)
-    return [(rows[0], median(row.median_us for row in rows)) for rows in by_size.values()]
+def _by_size(curve: Sequence[SampleBlock]) -> list[list[SampleBlock]]:
+    """The rows of each size of a curve, which is sorted by size."""
+    return [list(rows) for _, rows in groupby(curve, key=lambda row: row.point.bytes)]
 
 
 def _all(rows: Iterable[SampleBlock]) -> tuple[int, ...]:

@@ -160,17 +160,9 @@ class SiteRows:
         return sizes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Base:
-    """The base of calls between nodes: logarithms of us, with the shares that bandwidth and latency have, [call]."""
-
-    log_us: Numbers
-    bandwidth: Numbers
-    latency: Numbers
-
-
-def base(calls: Features, moved: Sequence[Form]) -> Base:
-    """The base of calls, all between nodes, by the three forms of ``_moved``."""
+def base(calls: Features, moved: Sequence[Form]) -> tuple[Numbers, SiteRows]:
+    """The base of calls, all between nodes, by the three forms of ``_moved``: logarithms of us, [call], and the calls
+    in the process's form, as rows that take the base's times."""
     known = is_known(calls.collective, calls.algorithm)
     log_form, less_bandwidth, more_latency = (log(form.times_us(calls)) for form in moved)
     log_nccl = _log_nccl(calls, log_form)
@@ -178,11 +170,23 @@ def base(calls: Features, moved: Sequence[Form]) -> Base:
     bandwidth = least(most((less_bandwidth - log_form) / STEP_SHARE, 0.0), 1.0)
     latency = least(most((more_latency - log_form) / STEP_SHARE, 0.0), 1.0)
     weight = where(known, _nccl_weight(nccl_latency, calls.network), 1.0)
-    return Base(
-        _middle(calls, log_form, log_nccl),
+    kind: Sequence[Numbers] = (calls.collective, calls.algo_proto, calls.ranks / calls.nodes, calls.nodes)
+    log_off: Numbers = 0.0
+    if isinstance(calls.bytes, np.ndarray):
+        kind = [np.broadcast_to(np.round(each), len(calls)).astype(np.int64) for each in kind]
+        log_off = np.zeros(len(calls))
+    collective, algo_proto, gpus_per_node, nodes = kind
+    rows = SiteRows(
+        collective,
+        algo_proto,
+        gpus_per_node,
+        nodes,
+        log2(calls.bytes),
         weight * (1 - nccl_latency) + (1 - weight) * bandwidth,
         weight * nccl_latency + (1 - weight) * latency,
+        log_off,
     )
+    return _middle(calls, log_form, log_nccl), rows
 
 
 def _nccl_latency(calls: Features, log_nccl: Numbers) -> Numbers:
@@ -241,8 +245,8 @@ def is_known(collective: Numbers, algorithm: Numbers) -> Numbers:
 
 def rows_of(calls: Features, times_us: Array, parameters: Mapping[str, float]) -> SiteRows:
     """The rows of one site from calls between nodes and their times; equal calls within half an octave become one."""
-    of_base = base(calls, _moved(parameters))
-    rows = _rows(calls, of_base, np.log(times_us) - of_base.log_us)
+    log_us, rows = base(calls, _moved(parameters))
+    rows = replace(rows, log_off=np.log(times_us) - log_us)
     columns = (rows.collective, rows.algo_proto, rows.gpus_per_node, rows.nodes, np.round(rows.log2_bytes * 2))
     _, group = np.unique(np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True)
     group = group.ravel()
@@ -252,15 +256,6 @@ def rows_of(calls: Features, times_us: Array, parameters: Mapping[str, float]) -
         for name in ("log2_bytes", "bandwidth", "latency", "log_off")
     }
     return replace(rows[first], **means)
-
-
-def _rows(calls: Features, of_base: Base, log_off: Numbers = 0.0) -> SiteRows:
-    kind: Sequence[Numbers] = (calls.collective, calls.algo_proto, calls.ranks / calls.nodes, calls.nodes)
-    if isinstance(calls.bytes, np.ndarray):
-        kind = [np.broadcast_to(np.round(each), len(calls)).astype(np.int64) for each in kind]
-        log_off = np.broadcast_to(log_off, len(calls))
-    one, two, three, four = kind
-    return SiteRows(one, two, three, four, log2(calls.bytes), of_base.bandwidth, of_base.latency, log_off)
 
 
 class SiteProcess:
@@ -292,9 +287,9 @@ class SiteProcess:
         ``another_release``: whether no row is from the release of the calls.
         """
         if not isinstance(calls.bytes, np.ndarray) or len(calls) <= TABLE_POINTS:
-            of_base = base(calls, self._forms)
-            moved, half = self._posterior(_rows(calls, of_base), _spreads(calls), another_release)
-            return of_base.log_us + moved, half
+            log_us, rows = base(calls, self._forms)
+            moved, half = self._posterior(rows, _spreads(calls), another_release)
+            return log_us + moved, half
         # The site's effect is smooth over sizes: it is computed at some sizes and interpolated between them.
         log_form = np.log(self._forms[0].times_us(calls))
         log_us = _middle(calls, log_form, _log_nccl(calls, log_form))
@@ -303,7 +298,7 @@ class SiteProcess:
             order = which[np.argsort(log2_bytes[which])]
             points = order[np.unique(np.linspace(0, len(order) - 1, TABLE_POINTS).astype(np.int64))]
             some = calls[points]
-            moved, half = self._posterior(_rows(some, base(some, self._forms)), _spreads(some), another_release)
+            moved, half = self._posterior(self._rows(some), _spreads(some), another_release)
             log_us[which] += np.interp(log2_bytes[which], log2_bytes[points], moved)
             halves[which] = np.interp(log2_bytes[which], log2_bytes[points], half)
         return log_us, halves
@@ -312,9 +307,12 @@ class SiteProcess:
     def _forms(self) -> tuple[Form, Form, Form]:
         return _moved(self.parameters)
 
+    def _rows(self, calls: Features) -> SiteRows:
+        return base(calls, self._forms)[1]
+
     def calls(self, calls: Features) -> list["SiteCall"]:
         """The calls in the form in which the process compares them with other calls of the site."""
-        rows, spreads = _rows(calls, base(calls, self._forms)), np.broadcast_to(_spreads(calls), len(calls)).tolist()
+        rows, spreads = self._rows(calls), np.broadcast_to(_spreads(calls), len(calls)).tolist()
         return [SiteCall(self, rows[np.array([at])], spreads[at]) for at in range(len(calls))]
 
     def telling(self, calls: Features, count: int) -> list[int]:
@@ -323,7 +321,7 @@ class SiteProcess:
         Each is the one that leaves the smallest deviations, given those before, by the mean of their logarithms: a call
         known to a few percent counts as much as one known to a factor of 2. Below ``KNOWN_SD`` nothing is gained.
         """
-        rows = _rows(calls, base(calls, self._forms))
+        rows = self._rows(calls)
         covariances, noise = self._covariances_left(rows), _noise(rows)
         chosen: list[int] = []
         for _ in range(min(count, len(calls))):
@@ -337,7 +335,7 @@ class SiteProcess:
 
     def errors_to_expect(self, calls: Features, chosen: Sequence[int]) -> list[float]:
         """Median error of the calls, a share of their times, before and after each of ``chosen`` is measured."""
-        rows = _rows(calls, base(calls, self._forms))
+        rows = self._rows(calls)
         covariances, noise = self._covariances_left(rows), _noise(rows)
         errors = []
         for at in (None, *chosen):
@@ -433,7 +431,7 @@ class SiteProcess:
         rows, type_rows = self._measured
         unwidened = SiteProcess(self.parameters, rows, {0: (1.0, 1.0)}, type_rows)
         _, half = unwidened.corrected(calls, another_release=another_release)
-        apart = COVERED_SDS**2 * _another_time(_rows(calls, base(calls, self._forms)), another_release)
+        apart = COVERED_SDS**2 * _another_time(self._rows(calls), another_release)
         return apart, half**2 - apart
 
     def _explained(self, asked: SiteRows) -> tuple[Numbers, Numbers]:
@@ -454,7 +452,7 @@ class SiteProcess:
 
     def left(self, calls: Features) -> Array:
         """The part of each call's variance that is left given the site's rows: numbers from 0 to 1, [call]."""
-        asked = _rows(calls, base(calls, self._forms))
+        asked = self._rows(calls)
         alone = _alone(asked)
         variances = _variances(asked) * (1.0 if self._type is None else self._type.left(asked))
         return np.asarray((np.diag(self._covariances_left(asked)) + alone) / (variances + alone))
