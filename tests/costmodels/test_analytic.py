@@ -636,6 +636,7 @@ def test_a_fabric_of_ones_own(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(BadInput, match=re.escape(says)):
             fabric.fabric(fabric.read(str(file)), "mine")
+    described = fabric.fabric(fabric.read("aurora"), "measured")
     for text, says in (
         (whole, "the fabric's file has no tables: add bytes="),
         (f"tables = 3\n{whole}", "tables: TypeError"),
@@ -644,7 +645,7 @@ def test_a_fabric_of_ones_own(tmp_path: Path) -> None:
     ):
         file.write_text(text)
         with pytest.raises(BadInput, match=re.escape(says)):
-            fabric.measured(fabric.read(str(file)))
+            fabric.projected_tables(described, fabric.read(str(file)))
     file.write_text("nic_share = ")
     with pytest.raises(BadInput, match=re.escape(str(file))):
         fabric.read(str(file))

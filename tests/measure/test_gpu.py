@@ -23,7 +23,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.bench.backend import Options, options_of
 from tuner.bench.gpu import backend as backend_module
 from tuner.bench.gpu import opening
-from tuner.bench.gpu.backend import GpuBackend, Libraries
+from tuner.bench.gpu.backend import GpuBackend
 from tuner.bench.gpu.nccl import Nccl
 from tuner.bench.gpu.opening import allows_several, devices_of, open_gpus
 from tuner.bench.gpu.rendezvous import ALONE, RankAddress, Rendezvous
@@ -330,7 +330,7 @@ def opened(
         ranks_per_gpu, topology=folder / "topology.xml", limit_s=limit_s, graphs_below_bytes=graphs_below_bytes
     )
     met, cuda = Rendezvous(ALONE), FakeCuda(world)
-    backend = GpuBackend(met, [0] * ranks, options, Libraries(cuda, lambda variables: world, FakeForcing()))
+    backend = GpuBackend(met, [0] * ranks, options, cuda=cuda, nccl=lambda variables: world, forcing=FakeForcing())
     try:
         yield backend, world
     finally:

@@ -115,30 +115,27 @@ _FREE_S = 5.0  # time that a broken communicator gets to end
 _LATER_S = 5.0  # time after the limit of a block, because a call that hangs inside NCCL does not check that limit
 
 
-@dataclass(frozen=True, slots=True)
-class Libraries:
-    """Libraries that a backend uses; ``nccl`` loads libnccl in an environment with the given variables."""
-
-    cuda: Any  # tuner.bench.gpu.cuda.Cuda, or its replacement in a test; the same for the others
-    nccl: Callable[[Mapping[str, str]], Any]
-    forcing: Any
-
-
 class GpuBackend:
-    """On rank 0 a Backend (:mod:`tuner.bench.backend`); on other ranks the object that serves rank 0."""
+    """On rank 0 a Backend (:mod:`tuner.bench.backend`); on other ranks the object that serves rank 0.
+
+    ``cuda`` is a :class:`tuner.bench.gpu.cuda.Cuda`, or its replacement in a test; the same holds for what ``nccl``
+    loads in an environment with the given variables, and for ``forcing``.
+    """
 
     def __init__(
         self,
         met: Rendezvous,
         devices: Sequence[int],
         options: Options,
-        libraries: Libraries,
+        *,
+        cuda: Any,
+        nccl: Callable[[Mapping[str, str]], Any],
+        forcing: Any,
     ) -> None:
-        self._met, self._options = met, options
-        self._cuda, self._forcing = libraries.cuda, libraries.forcing
+        self._met, self._options, self._cuda, self._forcing = met, options, cuda, forcing
         self._log = Log(process.log(options.log if met.place.rank == 0 else None))
         self._conditions = {**self._sharing(devices), **self._registering()}
-        self._nccl = libraries.nccl({**self._instruments(), **self._conditions})
+        self._nccl = nccl({**self._instruments(), **self._conditions})
         try:
             self._open(devices)
         except BaseException:

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -10,7 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.base.spelling import option
 from tuner.bench.backend import Options
 from tuner.bench.gpu import process
-from tuner.bench.gpu.backend import SEVERAL, GpuBackend, Libraries
+from tuner.bench.gpu.backend import SEVERAL, GpuBackend
 from tuner.bench.gpu.cuda import Cuda
 from tuner.bench.gpu.nccl import Nccl
 from tuner.bench.gpu.rendezvous import ALONE, RankAddress, Rendezvous, own_address
@@ -67,9 +68,8 @@ def _opened(here: RankAddress, options: Options, backend: type[GpuBackend]) -> G
         )
     met = Rendezvous.meet(here, options.limit_s)
     try:
-        return backend(
-            met, devices, options, Libraries(cuda, lambda variables: Nccl(path, variables, cuda.error), Forcing())
-        )
+        nccl = partial(Nccl, path, cuda_error=cuda.error)
+        return backend(met, devices, options, cuda=cuda, nccl=nccl, forcing=Forcing())
     except BaseException:
         met.close()
         raise

@@ -6,7 +6,7 @@ Shapes: arguments are scalars, or arrays that broadcast; results are computed fo
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field, fields, replace
 from importlib.resources import files
 from pathlib import Path
@@ -201,51 +201,26 @@ def read(name: str) -> Mapping[str, Any]:
         raise BadInput(f"{name}: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredAllReduces:
-    """A table of measured AllReduces of ``nbytes``: nodes, ranks per node and ms of each row."""
-
-    title: str
-    path: str
-    nbytes: int
-    rows: tuple[tuple[int, int, float], ...]
-    one_tile_per_gpu: tuple[int, ...]  # numbers of ranks per node in rows that use one tile of each GPU
-
-
-def measured(table: Mapping[str, Any]) -> list[MeasuredAllReduces]:
-    """The measured tables of a file. BadInput if the file has no measured table, or an incomplete one."""
+def projected_tables(described: Fabric, table: Mapping[str, Any]) -> list[ProjectedTable]:
+    """The file's tables of measured AllReduces, with the model's times for each row. BadInput if the file has no table,
+    or an incomplete one."""
     try:
-        tables = [
-            MeasuredAllReduces(
-                one["title"],
-                one["path"],
-                one["bytes"],
-                tuple((nodes, ranks, float(positive("measured ms", ms))) for nodes, ranks, ms in one["rows"]),
-                tuple(one.get("one_tile_per_gpu", ())),
-            )
-            for one in table.get("tables", ())
-        ]
+        tables = [(one["title"], list(_measured_rows(one))) for one in table.get("tables", ())]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(
             f"tables: {error!r}: each needs title, path, bytes, and rows of nodes, ranks per node and ms"
         ) from None
     if not tables:
         raise BadInput(f"the fabric's file has no tables: add {option('bytes')}, or tables to the file")
-    return tables
+    return [ProjectedTable(title, tuple(described.projected(*row) for row in rows)) for title, rows in tables]
 
 
-def projected_tables(described: Fabric, table: Mapping[str, Any]) -> list[ProjectedTable]:
-    """The file's measured tables with the model's times for each row. BadInput for incomplete tables."""
-    return [
-        ProjectedTable(
-            one.title,
-            tuple(
-                described.projected((one.nbytes, nodes, ranks), one.path, ranks in one.one_tile_per_gpu, ms)
-                for nodes, ranks, ms in one.rows
-            ),
-        )
-        for one in measured(table)
-    ]
+def _measured_rows(table: Mapping[str, Any]) -> Iterator[tuple[tuple[int, int, int], str, bool, float]]:
+    """Yields the arguments of :meth:`Fabric.projected` for each row of a table. ``one_tile_per_gpu`` lists the numbers
+    of ranks per node in rows that use one tile of each GPU."""
+    path, nbytes, of_one_tile = table["path"], table["bytes"], tuple(table.get("one_tile_per_gpu", ()))
+    for nodes, ranks, ms in table["rows"]:
+        yield (nbytes, nodes, ranks), path, ranks in of_one_tile, float(positive("measured ms", ms))
 
 
 def _profile(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:

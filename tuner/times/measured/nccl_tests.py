@@ -460,7 +460,7 @@ class Text:
         # Calls without data, because a rank's part is less than an element
         if op.strip() in WITHOUT_OP or int(size) == 0:
             return
-        has_root = "root" in self._columns if self._columns else self._width(words) is None
+        has_root = "root" in self._columns if self._columns else len(words) % self._width != 0
         reduces = op.strip() not in ("", "none")
         root = int(words[0]) if has_root and words and re.fullmatch(r"-?\d{1,9}", words[0]) else -1
         nccl_op = OPS[op.strip() or "none"]
@@ -475,18 +475,17 @@ class Text:
             return int(has_root)
         return max(self._columns.index("time") - self._columns.index(named[0]) - 1, int(has_root))
 
-    def _width(self, words: Sequence[str]) -> int | None:
+    @property
+    def _width(self) -> int:
         """Number of columns of one half of a row: time, two bandwidths, errors and, if printed, four about single
-        calls; None if ``words`` do not divide into halves.
+        calls.
         """
-        width = 8 if "i_min" in self._columns else 4
-        return width if len(words) % width == 0 else None
+        return 8 if "i_min" in self._columns else 4
 
     def _bodies(self, words: Sequence[str]) -> list[_Body]:
         """One or two halves of a row; empty if the words are not a row."""
-        width = 8 if "i_min" in self._columns else 4
         bodies = []
-        for start in range(0, len(words) - len(words) % width, width):
+        for start in range(0, len(words) - len(words) % self._width, self._width):
             time, *bandwidths, wrong = words[start : start + 4]
             numbers = [time, *bandwidths, *([] if wrong == "N/A" else [wrong])]
             if not all(re.fullmatch(_NUMBER, number) for number in numbers):

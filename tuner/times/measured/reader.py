@@ -339,9 +339,9 @@ def _with_runs(table: Measurements, columns: Iterable[str], cells: Iterable[Mapp
     """
     if "run" in columns or not {"source_id", "notes"} & set(columns):
         return table
-    noted = records.runs_of_notes([(cell.get("source_id", ""), cell.get("notes", "")) for cell in cells])
-    rows = tuple(replace(row, run=run) for row, run in zip(table.blocks, noted.of_rows, strict=True))
-    head: Header = replace(table.header, runs=noted.runs, nccl=noted.nccl, gpu=noted.gpu)
+    noted = ((cell.get("source_id", ""), cell.get("notes", "")) for cell in cells)
+    runs, head = records.runs_of_notes(noted, table.header)
+    rows = tuple(replace(row, run=run) for row, run in zip(table.blocks, runs, strict=True))
     return replace(table, header=head, blocks=rows)
 
 

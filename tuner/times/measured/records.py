@@ -1,14 +1,14 @@
 """Interprets texts in files of measured times: the names of operations, and notes that describe runs."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from tuner import release
-from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
 from tuner.base.expressions import expression
 from tuner.base.names import Collective, P2pOperation
-from tuner.times.measured.header import MeasuredRun
+from tuner.times.measured.header import Header, MeasuredRun
 
 # nccl-tests' programs for which NCCL has no function of its own; the second half are made of sends and receives.
 OPERATIONS: Mapping[str, Collective | P2pOperation] = {
@@ -45,18 +45,12 @@ _GPU = expression(r"\b(?:NVIDIA )?((?:[ABHVL]\d{2,3}S?|GB\d{3}|GH200|RTX PRO \d+
 _VARIABLE = expression(r"\b((?:NCCL|FI)_[A-Z0-9_]+)=([^\s;,]*)")
 
 
-@dataclass(frozen=True, slots=True)
-class NotedRuns:
-    """Runs that notes describe: each row's run, the runs by name, and the release and GPU if all rows agree on one."""
+def runs_of_notes(noted: Iterable[tuple[str, str]], header: Header) -> tuple[list[str], Header]:
+    """The run of each row, and the header with the runs, and with the release and the GPU if all rows agree on one.
 
-    of_rows: Sequence[str]
-    runs: Mapping[str, MeasuredRun]
-    nccl: str
-    gpu: str
-
-
-def runs_of_notes(noted: Iterable[tuple[str, str]]) -> NotedRuns:
-    """Runs that the sources and notes of rows describe. Rows with different notes belong to different runs."""
+    ``noted``: the source and notes of each row, which describe its run. Rows with different notes belong to different
+    runs.
+    """
     names: dict[tuple[str, str], str] = {}
     of_rows = []
     for source, note in noted:
@@ -67,7 +61,8 @@ def runs_of_notes(noted: Iterable[tuple[str, str]]) -> NotedRuns:
         of_rows.append(names[source, own])
     named = {name: MeasuredRun(what=note, environment=variables_of_note(note)) for (_, note), name in names.items()}
     texts = [" ; ".join(key) for key in names]
-    return NotedRuns(of_rows, named, _agreed(map(release_of_note, texts)), _agreed(map(gpu_of_note, texts)))
+    nccl, gpu = _agreed(map(release_of_note, texts)), _agreed(map(gpu_of_note, texts))
+    return of_rows, replace(header, runs=named, nccl=nccl, gpu=gpu)
 
 
 def release_of_note(text: str) -> str:
