@@ -93,7 +93,8 @@ def of_path(
     site = site.completed([table])
     found = plausible.judge(table, *site.node)
     if not (judged := plausible.usable(table, found)).blocks:
-        raise BadMeasurement(f"{path}: no row is left to judge: {'; '.join(each.text for each in found if each.refused)}")
+        why = "; ".join(each.text for each in found if each.refused)
+        raise BadMeasurement(f"{path}: no row is left to judge: {why}")
     rows = None if update is None else calibrate.read_table(update, given)
     result = of_file(judged, site, calibration, rows)
     refused, counted = dict[str, int](), set[int]()
