@@ -9,7 +9,7 @@ from tests.support.command_line import run
 from tuner import communicator
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
-from tuner.jobs.environment_file import MOST_BYTES, effects, read
+from tuner.jobs.environment_file import MOST_BYTES, VariablesInFile, effects, read
 from tuner.scenario import Scenario
 
 SECRET = "hunter2"
@@ -282,7 +282,7 @@ def test_what_each_variable_does() -> None:
         "NCCL_FANCY": "1",
         "NCCL_NET": "Nowhere",
     }
-    done = effects(scenario, {**values, "NCCL_TUNER_PLUGIN": "none"})
+    done = effects(scenario, VariablesInFile(Path("nccl.conf"), {**values, "NCCL_TUNER_PLUGIN": "none"}))
     assert done.changing == ("NCCL_ALGO",)
     assert done.unchanging == ("NCCL_DEBUG", "NCCL_NVLS_ENABLE")
     assert done.unread == ("NCCL_FANCY",)

@@ -15,8 +15,9 @@ from tests.support.available_releases import HERE
 from tests.support.preflight_records import AMD, INTEL, Host, with_processor, write
 from tuner import plugin, release
 from tuner.base.names import Collective, DataType, Op
+from tuner.base.nouns import Span
 from tuner.emulator.request import Request
-from tuner.jobs.preflight.alone import DifferingPicks, RankPick, SizeBounds, all_differing_picks
+from tuner.jobs.preflight.alone import DifferingPicks, RankPick, all_differing_picks
 from tuner.jobs.preflight.reading import read
 from tuner.jobs.preflight.settings import DescribedNodes, RankSetting, Views, assemble, node_of
 from tuner.oracle.api import Oracle
@@ -92,7 +93,7 @@ def pick_at(differing_picks: list[DifferingPicks], size: int, at: int) -> RankPi
 def test_each_kind_of_rank_launches_what_it_is_said_to(nccl: str, case: str, tmp_path: Path) -> None:
     views = views_of(tmp_path, *hosts(nccl)[case])
     assert len(views.settings) == 2
-    differing_picks = all_differing_picks(views, REQUESTS, SizeBounds(None, MOST_BYTES))
+    differing_picks = all_differing_picks(views, REQUESTS, Span(high=MOST_BYTES))
     launched: dict[tuple[Collective, int], list[tuple[object, ...]]] = {}
     for at, own in enumerate(views.settings):
         with Oracle(configuration(views, own)) as oracle:
@@ -126,7 +127,7 @@ def test_a_host_with_another_decision_table(nccl: str, tmp_path: Path) -> None:
     (alike,) = views.settings
     one, other = (replace(alike, table=table) for table in tables)
     views = Views(replace(views.hosts[0], settings=(each,), count=1) for each in (one, other))
-    differing_picks = all_differing_picks(views, REQUESTS, SizeBounds(None, MOST_BYTES))
+    differing_picks = all_differing_picks(views, REQUESTS, Span(high=MOST_BYTES))
     assert (differing_picks[0].from_bytes, differing_picks[-1].to_bytes) == ((1 << 20) + 1, 2 << 20)
     for at, own in enumerate(views.settings):
         described = configuration(views, own)

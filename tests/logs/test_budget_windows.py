@@ -14,7 +14,7 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.request import COPY_ENGINES, Request
 from tuner.emulator.selection import Selection
 from tuner.jobs.workload.count import Entry
-from tuner.jobs.workload.price import AnyPrice, BudgetVariant, Price, SymmetricPrice, Unpriced, prices
+from tuner.jobs.workload.price import BudgetVariant, Price, Unpriced, prices
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 
@@ -30,14 +30,15 @@ def entries(buffers: Buffers, *calls: tuple[Collective, int]) -> list[Entry]:
     ]
 
 
-def of_window(nccl: str, *calls: tuple[Collective, int], **environment: str) -> list[AnyPrice | Unpriced]:
+def of_window(nccl: str, *calls: tuple[Collective, int], **environment: str) -> list[Price | Unpriced]:
     scenario = replace(B200, nccl=nccl, environment=environment)
     return prices(BudgetVariant("", scenario), entries(Buffers.window, *calls))
 
 
 def test_each_call_is_priced_by_what_runs_it() -> None:
     kernel, copied, plain = of_window("2.30.7", (AG, 1 << 20), (AG, 2 << 30), (Collective.Broadcast, 1 << 20))
-    assert isinstance(kernel, SymmetricPrice)
+    assert isinstance(kernel, Price)
+    assert kernel.bypass is not None
     assert (kernel.name, kernel.channels) == ("symmetric kernel AllGather_STMC", 2)
     assert f"{kernel.time_us:.2f}" == "14.16"
     assert copied == Unpriced("runs on copy engines, for which NCCL has no time model")
@@ -94,7 +95,8 @@ def test_a_table_prices_what_it_brings_about(tmp_path: Path) -> None:
     scenario = replace(B200, nccl="2.29.2")
     (own,) = prices(BudgetVariant("", scenario), entries(Buffers.window, (AR, 1 << 10)))
     (tuned,) = prices(BudgetVariant("", scenario, table), entries(Buffers.window, (AR, 1 << 10)))
-    assert isinstance(own, SymmetricPrice)
+    assert isinstance(own, Price)
+    assert own.bypass is not None
     assert isinstance(tuned, Price)
     assert tuned.name == "Ring/Simple"
 

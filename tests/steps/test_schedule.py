@@ -155,7 +155,7 @@ def carried_out(asked: ExchangeQuery, scenario: Scenario, size: int) -> tuple[Ru
     random = np.random.default_rng(size)
     held = size if asked.function in (PeerCall.Send, PeerCall.Recv) else size * scenario.ranks
     sources = [random.integers(1, 1 << 63, held, np.uint64) for _ in range(scenario.ranks)]
-    run = Run(found.schedule, sources, [np.zeros(held, np.uint64) for _ in range(scenario.ranks)], ())
+    run = Run(found, sources, [np.zeros(held, np.uint64) for _ in range(scenario.ranks)], ())
     run.to_its_end()
     return run, sources
 

@@ -29,6 +29,7 @@ from tuner.base.extras import Extra
 from tuner.base.findings import Finding, Severity
 from tuner.base.records import VERSION, VERSION_KEY
 from tuner.cli.command import WRITTEN
+from tuner.engines.carriers import CarriedSizes
 from tuner.jobs.environment_file import FileEffects
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -426,13 +427,13 @@ def command_answers() -> dict[str, Any]:
         "edges": (
             {"ranges": list[SizeRange]},
             scale.Scale,
-            {"engine": str, "ranges": list[serving.CarriedSizes]},
+            {"engine": str, "ranges": list[CarriedSizes]},
         ),
         "diff": (
             {"comparisons": [comparison]},
             {"comparisons": list[shown_exchanges.ExchangeComparison]},
             {"regressions": list[Regression]},
-            {"engines": texts, "differences": list[dict[str, serving.CarriedSizes]]},
+            {"engines": texts, "differences": list[dict[str, CarriedSizes]]},
         ),
         "order": (order.OrderAnswer, {"ranges": list[order.OrderRange]}),
         "table": ({"cells": list[tables.TableCell]}, {"kernels": list[symmetric.WindowExplanation]}),

@@ -109,7 +109,7 @@ class Drawn:
     def with_borders(self, carriers: Carriers) -> None:
         """Adds the sizes at, before and behind every border between implementations."""
         for each in carriers.ranges(1024, 1 << 30, self.step_bytes):
-            at = each.low_bytes // self.step_bytes
+            at = each.from_bytes // self.step_bytes
             self.sizes_bytes += [size * self.step_bytes for size in (at - 1, at, at + 1) if size > 0]
 
     def __repr__(self) -> str:

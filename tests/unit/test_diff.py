@@ -393,5 +393,5 @@ def test_a_loss_is_by_one_models_times_where_one_has_both_picks() -> None:
     shares = []
     for ratios in ((1.5, 1.25), (1.5, None), (None, None)):
         found = loss(replace(change, ratio=ratios[0], ratio_by_before=ratios[1], calibrated=None))
-        shares.append(None if found is None else (found.part, found.whose))
+        shares.append(found)
     assert shares == [(0.25, "the model before"), (0.5, "each side's own model"), None]

@@ -22,10 +22,10 @@ from tests.support.two_ports import with_two_ports
 from tuner import plugin
 from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
+from tuner.base.nouns import Span
 from tuner.base.records import sha256
 from tuner.emulator.request import Request
 from tuner.jobs.preflight import collect
-from tuner.jobs.preflight.alone import SizeBounds
 from tuner.jobs.preflight.differences import Reach
 from tuner.jobs.preflight.settings import DescribedNodes
 from tuner.jobs.preflight.workflow import PreflightQuery, RanksVerdict, Report, check, letters
@@ -37,9 +37,7 @@ SCRIPT = Path(collect.__file__)
 
 
 def checked(folder: Path, *hosts: Host, nodes: DescribedNodes | None = None) -> Report:
-    return check(
-        write(folder, *hosts), PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 34), nodes or DescribedNodes())
-    )
+    return check(write(folder, *hosts), PreflightQuery((ALLREDUCE,), Span(high=1 << 34), nodes or DescribedNodes()))
 
 
 def reaches(report: Report) -> dict[str, Reach]:
@@ -85,9 +83,7 @@ def test_the_workaround_of_a_cluster_with_processors_of_two_vendors(nccl: str, t
     of_host = Host("", "dgx-a100", nccl, more={"adapters": adapters})
     hosts = [with_processor(replace(of_host, name=name), AMD if name in "bd" else INTEL) for name in "abcd"]
     kinds = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
-    question = PreflightQuery(
-        tuple(Request(kind, DataType.float32, Op.sum) for kind in kinds), SizeBounds(None, 1 << 34)
-    )
+    question = PreflightQuery(tuple(Request(kind, DataType.float32, Op.sum) for kind in kinds), Span(high=1 << 34))
     report = check(write(tmp_path / "as it was", *hosts), question)
     assert {each.collective for each in report.differing_picks} == set(kinds)
     assert {262144, 524288} <= powers_of_two(report)
@@ -320,7 +316,7 @@ def test_another_decision_table_on_one_host(tmp_path: Path) -> None:
     folder = tmp_path / "records"
     for host in hosts:  # a record of each
         written(folder, host.record(0), None)
-    report = check(folder, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 30)))
+    report = check(folder, PreflightQuery((ALLREDUCE,), Span(high=1 << 30)))
     assert reaches(report) == {"decision table": Reach.parts}
     assert (report.differing_picks[0].from_bytes, report.differing_picks[-1].to_bytes) == ((1 << 20) + 1, 2 << 20)
     run("preflight", "check", str(folder), "allreduce", "--to", "1M", code=0)
@@ -346,7 +342,7 @@ def test_missing_twice_and_unreadable(tmp_path: Path) -> None:
     (folder / "rank-000004.a.json").write_text("{")
     twice = as_json(folder / "rank-000005.a.json") | {"host": "c"}
     collect.written(str(folder), twice)
-    report = check(folder, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 30)))
+    report = check(folder, PreflightQuery((ALLREDUCE,), Span(high=1 << 30)))
     assert report.verdict is RanksVerdict.unknown
     assert report.missing == (2, 4, 9, 10)
     assert report.duplicates == {5: ("rank-000005.a.json", "rank-000005.c.json")}
@@ -382,13 +378,13 @@ def test_what_is_no_record_is_named_and_neither_waits_nor_takes_memory(kind: str
     record = as_json(kept)
     kept.unlink()
     NO_RECORDS[kind](kept)
-    report = check(folder, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 30)))
+    report = check(folder, PreflightQuery((ALLREDUCE,), Span(high=1 << 30)))
     assert report.verdict is RanksVerdict.unknown
     assert [each.file for each in report.unreadable] == [kept.name]
     assert run("diagnose", str(folder), code=3).stdout
     if kind != "folder":  # whoever collects there writes its own over it
         collect.written(str(folder), record)
-        assert check(folder, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 30))).unreadable == ()
+        assert check(folder, PreflightQuery((ALLREDUCE,), Span(high=1 << 30))).unreadable == ()
 
 
 @pytest.mark.parametrize(("ranks_of_last", "hosts"), [(8, 2), (4, 2), (1, 2)])
@@ -396,7 +392,7 @@ def test_hosts_that_are_missing_are_as_many_as_their_ranks_need(ranks_of_last: i
     folder = write(tmp_path, Host("a"), Host("b"), Host("c"), Host("d", ranks=ranks_of_last))
     for rank in range(16, 24 + ranks_of_last):
         next(folder.glob(f"rank-{rank:06}.*")).unlink()
-    report = check(folder, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 30)))
+    report = check(folder, PreflightQuery((ALLREDUCE,), Span(high=1 << 30)))
     (assumed,) = (each for each in report.findings if each.code == "preflight.hosts_assumed")
     assert assumed.facts["hosts"] == hosts
 
@@ -444,7 +440,7 @@ def test_records_with_wrong_values(wrong: Any, tmp_path: Path) -> None:
         where[last] = wrong
         other.write_text(json.dumps(made))
         with contextlib.suppress(TunerError):
-            check(tmp_path, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 20)))
+            check(tmp_path, PreflightQuery((ALLREDUCE,), Span(high=1 << 20)))
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

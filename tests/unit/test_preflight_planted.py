@@ -13,16 +13,16 @@ from tests.support.preflight_records import Host
 from tuner import plugin
 from tuner.base.findings import words
 from tuner.base.names import Collective, DataType, Op
+from tuner.base.nouns import Span
 from tuner.base.records import sha256
 from tuner.emulator.request import Request
 from tuner.jobs.preflight import collect
-from tuner.jobs.preflight.alone import SizeBounds
 from tuner.jobs.preflight.workflow import PreflightQuery, RanksVerdict, Report, check
 from tuner.plugin.table.values import close
 
 Record = dict[str, Any]
 Change = Callable[[Record], None]
-QUESTION = PreflightQuery((Request(Collective.AllReduce, DataType.float32, Op.sum),), SizeBounds(None, 1 << 30))
+QUESTION = PreflightQuery((Request(Collective.AllReduce, DataType.float32, Op.sum),), Span(high=1 << 30))
 ODD = 5  # the rank that differs, the last but two of eight on two hosts
 TABLE = close("nccl-tuner-table 1\nallreduce bytes=64K..2M -> tree/simple channels=2\n", 1)
 OTHER = close("nccl-tuner-table 1\nallreduce bytes=64K..1M -> tree/simple channels=2\n", 1)

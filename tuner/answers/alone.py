@@ -123,15 +123,7 @@ def _check_agreement(scenario: Scenario, request: Request, sizes: Sequence[int])
 BY_LOADS = "its kernels load and store in peers' memory, and send no messages"
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledCall:
-    """A call: a text that describes it, and the schedule of what it sends."""
-
-    title: str
-    schedule: Schedule
-
-
-def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) -> ScheduledCall:
+def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) -> Schedule:
     """The schedule of a collective of ``nbytes`` (NCCL's nBytes). BadInput if no schedule is emulated, or if nodes
     pick differently.
     """
@@ -142,10 +134,10 @@ def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) 
         raise BadInput(
             f"the schedule of PAT is only known from NCCL {PAT_READ_FROM} on: set {option('env')} NCCL_ALGO=Ring"
         )
-    return ScheduledCall(call.title, schedule(call.work, call.across))
+    return replace(schedule(call.work, call.across), title=call.title)
 
 
-def of_exchange(scenario: Scenario, asked: ExchangeQuery) -> ScheduledCall:
+def of_exchange(scenario: Scenario, asked: ExchangeQuery) -> Schedule:
     """The schedule of an AllToAll, Gather or Scatter of ``asked.sizes[0]`` bytes in all, or of a send from
     ``asked.rank`` to ``asked.root``.
 
@@ -174,7 +166,7 @@ def of_exchange(scenario: Scenario, asked: ExchangeQuery) -> ScheduledCall:
         )
     kernels_of(asked.root)
     words = f"{asked.function.name} of {human_bytes(size)}, {scenario.heading}"
-    return ScheduledCall(words, schedule_of_exchanges(kernels_of, scenario.ranks))
+    return replace(schedule_of_exchanges(kernels_of, scenario.ranks), title=words)
 
 
 def _other(function: PeerCall) -> PeerCall:

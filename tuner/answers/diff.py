@@ -164,30 +164,20 @@ def diff(before: Side, after: Side, request: Request) -> list[PickChange]:
     return list(_changes(before, after, request, np.stack([starts, middles, ends])))
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Loss of a change at the middle of its range: ``part`` is 0.1 if the new pick takes 10 % longer than the old one.
+def loss(change: PickChange) -> tuple[float, str] | None:
+    """The loss of a change at the middle of its range, as a share: 0.1 if the new pick takes 10 % longer than the old
+    one, negative if it is faster; and whose times were compared. None if no model has a time for both picks.
 
-    ``whose`` says which times were compared: calibrated times if there are any, else times of the model before the
-    change or, if that cannot run the new pick, each side's own.
-    """
-
-    change: PickChange
-    part: float
-    whose: str
-
-
-def loss(change: PickChange) -> Loss | None:
-    """The loss of a change as a share: negative if the new pick is faster, None if no model has a time for both
-    picks.
+    Calibrated times are compared if there are any, else times of the model before the change or, if that cannot run the
+    new pick, each side's own.
     """
     measured = change.calibrated.ratio if change.calibrated else None
     if measured is not None:
         # Nothing may have changed: that is no loss.
-        return Loss(change, 0.0 if measured.may_be_none else measured.ratio - 1, "measurements")
+        return (0.0 if measured.may_be_none else measured.ratio - 1, "measurements")
     if change.ratio_by_before is not None:
-        return Loss(change, change.ratio_by_before - 1, "the model before")
-    return None if change.ratio is None else Loss(change, change.ratio - 1, "each side's own model")
+        return change.ratio_by_before - 1, "the model before"
+    return None if change.ratio is None else (change.ratio - 1, "each side's own model")
 
 
 def share_changed(changes: list[PickChange], low: int, high: int) -> float:

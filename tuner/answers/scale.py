@@ -144,29 +144,20 @@ def scale(
     distinct = np.unique(np.array(sizes, np.uint64))
     if per_rank and int(distinct[-1]) * (ranks := over.of.on(scenario, high).ranks) > MAX_BYTES:
         raise BadInput(f"{distinct[-1]} bytes of each of {ranks} ranks are more than 2**62 in all")
-    answers = _Answers(scenario, _Calls(requests, distinct, per_rank), over)
+    answers = _Answers(scenario, requests, distinct, over, per_rank)
     starts = breakpoints.find(answers.labels, low, high, range(low, high + 1) if over.every else (), steps=0)
     ranges = answers.ranges([int(start) for start in starts], high)
     return Scale(over.of, _runs(sorted(answers.labels_of)), tuple(ranges))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Calls:
-    requests: Sequence[Request]
-    sizes: SizeArray
-    per_rank: bool
-
-    def parts(self, request: Request, ranks: int) -> int:
-        """How many parts of the asked size make up nBytes."""
-        return request.parts(ranks) if self.per_rank else 1
-
-
 class _Answers:
     """Computes the answers of each number of nodes or GPUs once: for each request in turn, one answer per size."""
 
-    def __init__(self, scenario: Scenario, calls: _Calls, over: CountQuery) -> None:
-        self.scenario, self.calls, self.over = scenario, calls, over
-        self.each = [(request, int(size)) for request in calls.requests for size in calls.sizes]
+    def __init__(
+        self, scenario: Scenario, requests: Sequence[Request], sizes: SizeArray, over: CountQuery, per_rank: bool
+    ) -> None:
+        self.scenario, self.requests, self.sizes, self.over, self.per_rank = scenario, requests, sizes, over, per_rank
+        self.each = [(request, int(size)) for request in requests for size in sizes]
         self.labels_of: dict[int, NDArray[np.int64]] = {}  # [answer][algorithm, protocol, channels, threads]
         self.times_us: dict[int, FloatArray] = {}
         self.ranks: dict[int, int] = {}
@@ -187,11 +178,15 @@ class _Answers:
             ranges += [self._range(answer, start, end) for start, end in zip(own, ends, strict=True)]
         return ranges
 
+    def _parts(self, request: Request, ranks: int) -> int:
+        """How many parts of the asked size make up nBytes."""
+        return request.parts(ranks) if self.per_rank else 1
+
     def _of(self, count: int) -> NDArray[np.int64]:
         if count not in self.labels_of:
             selection = Selection(self.over.of.on(self.scenario, count).communicator())
             self.ranks[count] = selection.communicator.ranks
-            own = [self._answered(selection, request) for request in self.calls.requests]
+            own = [self._answered(selection, request) for request in self.requests]
             self.labels_of[count] = np.concatenate([labels for labels, _ in own])
             self.times_us[count] = np.concatenate([times_us for _, times_us in own])
             self.over.progress()
@@ -199,7 +194,7 @@ class _Answers:
 
     def _answered(self, selection: Selection, request: Request) -> tuple[NDArray[np.int64], FloatArray]:
         """Labels and times in us of each size."""
-        sizes = self.calls.sizes * np.uint64(self.calls.parts(request, selection.communicator.ranks))
+        sizes = self.sizes * np.uint64(self._parts(request, selection.communicator.ranks))
         if selection.may_leave_classic_path(request):
             rows, times_us = zip(*(self._alone(selection, request, size) for size in sizes.tolist()), strict=True)
             return np.array(rows, np.int64), np.array(times_us, np.float32)
@@ -247,7 +242,7 @@ class _Answers:
     def _busbw_gbs(self, request: Request, size: int, time_us: float, ranks: int) -> float | None:
         if not is_time(time_us):
             return None
-        nbytes = size * self.calls.parts(request, ranks)
+        nbytes = size * self._parts(request, ranks)
         return float(bus_gbs(request.collective, nbytes, time_us, ranks))
 
 

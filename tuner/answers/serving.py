@@ -22,7 +22,7 @@ from tuner.emulator.compiled import CompiledSelection
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, whole_numbers
 from tuner.engines import nccl_environment, releases, switches
-from tuner.engines.carriers import Carriers
+from tuner.engines.carriers import CarriedSizes, Carriers
 from tuner.engines.lookup import NumberTable
 from tuner.engines.measured import MeasuredAllReduce, measured
 from tuner.engines.releases import EngineRelease, Implementation
@@ -62,16 +62,6 @@ class CarriedCall:
     turned_away: tuple[TurnedAway, ...]
     pick: PickAnswer | None = field(default=None, metadata=json_form(optional=True))
     measured: MeasuredAllReduce | None = field(default=None, metadata=json_form(optional=True))
-
-
-@dataclass(frozen=True, slots=True)
-class CarriedSizes:
-    """Sizes from ``from_bytes`` to ``to_bytes``, both included, that the same implementation carries."""
-
-    from_bytes: int
-    to_bytes: int
-    carrier: str
-    title: str
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -310,10 +300,7 @@ class ServedGroup:
         """Ranges of sizes by implementation, exact to the byte, for sizes of whole rows."""
         carriers = self.carriers(self._allreduce(request).dtype)
         step = request.dtype.size_bytes * (self.hidden_size or 1)
-        return [
-            CarriedSizes(each.low_bytes, each.high_bytes, each.implementation.name, each.implementation.title)
-            for each in carriers.ranges(low_bytes, high_bytes, step)
-        ]
+        return carriers.ranges(low_bytes, high_bytes, step)
 
 
 def group_of(scenario: Scenario, ranks: int) -> Scenario:
@@ -400,7 +387,7 @@ def _sizes_compared(carriers: Carriers, sizes_bytes: Sequence[int] | None) -> li
     drawn = sizes_bytes or [int(2 ** (10 + 20 * part / SIZES_COMPARED)) for part in range(SIZES_COMPARED)]
     rows = {max(each // step, 1) for each in drawn}
     for each in carriers.ranges(1 << 10, 1 << 30, step):
-        at = each.low_bytes // step
+        at = each.from_bytes // step
         rows |= {row for row in (at - 1, at, at + 1) if row > 0}
     return [row * step for row in sorted(rows)]
 

@@ -75,24 +75,16 @@ class CalibratedCell:
     measured: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CalibratedTable:
-    """A tuning table with a calibration: ``cells`` as NCCL has them; those that a call may use also have calibrated
-    times.
-    """
-
-    cells: tuple[TableCell, ...]
-    calibration: CalibrationUsed
-
-
-def with_times(cells: Sequence[TableCell], scenario: Scenario, wanted: TimesWanted) -> CalibratedTable:
-    """Adds calibrated times of float32 sums to the cells. BadInput if no calibration answers, BadCalibration if it is
-    invalid.
+def with_times(
+    cells: Sequence[TableCell], scenario: Scenario, wanted: TimesWanted
+) -> tuple[list[TableCell], CalibrationUsed]:
+    """Adds calibrated times of float32 sums to the cells that a call may use. Also returns the calibration that
+    answered. BadInput if no calibration answers, BadCalibration if it is invalid.
     """
     selection = Selection(scenario.communicator())
     model = calibrated.answering(wanted, scenario, selection)
     if isinstance(model, NoCalibration):
-        return CalibratedTable(tuple(cells), calibrated.used(model))
+        return list(cells), calibrated.used(model)
     ends: dict[tuple[Collective, str], tuple[CalibratedEstimate, CalibratedEstimate]] = {}
     for collective in Collective:
         request = Request(collective, DataType.float32, Op.sum)
@@ -101,10 +93,8 @@ def with_times(cells: Sequence[TableCell], scenario: Scenario, wanted: TimesWant
         for name, (smallest, large) in calibrated.of_combinations(model, request, sizes, names).items():
             ends[collective, name] = smallest, large
     several = [(name, each) for (_, name), pair in ends.items() for each in pair]
-    return CalibratedTable(
-        tuple(replace(cell, calibrated=_cell(ends.get((cell.collective, _name(cell))))) for cell in cells),
-        calibrated.used(model, several),
-    )
+    timed = [replace(cell, calibrated=_cell(ends.get((cell.collective, _name(cell))))) for cell in cells]
+    return timed, calibrated.used(model, several)
 
 
 def _name(cell: TableCell) -> str:

@@ -117,14 +117,6 @@ class _Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Computation:
-    """The computation time of a step in us, and the share (0 to 1) of the communication that overlaps it."""
-
-    compute_us: float
-    overlap: float
-
-
-@dataclass(frozen=True, slots=True)
 class Overlapped:
     """A step with its computation. ``of_compute``: communication time over computation time. ``speedup``: the speed-up
     by the overlap.
@@ -159,10 +151,15 @@ class StepReport:
 def report(
     rows: Sequence[StepCall],
     plan: Parallelism,
-    computation: Computation | None = None,
     nccl: str | None = None,
+    compute_us: float | None = None,
+    overlap: float = 0.0,
 ) -> StepReport:
-    """Report on the rows of this plan; ``nccl`` is the release whose predictions the rows have."""
+    """Report on the rows of this plan; ``nccl`` is the release whose predictions the rows have.
+
+    ``compute_us`` is the computation time of a step, ``overlap`` the share (0 to 1) of the communication that overlaps
+    it.
+    """
     total_us = float(sum(row.step_us for row in rows))
     known = [row.calibrated_call.times(row.calls) for row in rows if row.calibrated_call]
     used = [row.calibration for row in rows if row.calibration]
@@ -173,13 +170,12 @@ def report(
         tuple(replace(row, share=row.step_us / total_us) for row in rows),
         together(known) if known else None,
         merged(used) if used else None,
-        None if computation is None else _overlapped(computation, total_us),
+        None if compute_us is None else _overlapped(compute_us, overlap, total_us),
         nccl,
     )
 
 
-def _overlapped(computation: Computation, total_us: float) -> Overlapped:
-    compute_us, share = computation.compute_us, computation.overlap
+def _overlapped(compute_us: float, share: float, total_us: float) -> Overlapped:
     return Overlapped(
         compute_us,
         share,

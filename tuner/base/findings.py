@@ -77,6 +77,11 @@ class Words:
     do: str | None = None
 
 
+def in_words(severity: Severity, text: str) -> Finding:
+    """A finding that consists only of a sentence, such as an error's message."""
+    return Finding("diagnose.in_words", severity, {"text": text})
+
+
 def worst(findings: Iterable[Finding]) -> Severity | None:
     """The severity that matters most among the findings; None if there are no findings."""
     found = {each.severity for each in findings}

@@ -30,6 +30,7 @@ from tuner.jobs.workload import grouped, job
 from tuner.jobs.workload.budget import MeasuredRuns, read_runs
 from tuner.jobs.workload.count import ExchangesOf
 from tuner.jobs.workload.grouped import GroupBudget, GroupTotal, JobBudget, JobGroups, ModelStep, layout_of
+from tuner.jobs.workload.price import Unpriced
 from tuner.jobs.workload.priced import (
     AllKernels,
     AllToAllBudget,
@@ -40,7 +41,6 @@ from tuner.jobs.workload.priced import (
     EntryPrices,
     MeasuredPrice,
     NoPrice,
-    NotMeasured,
     PriceOf,
     VariantBudget,
     buckets,
@@ -351,7 +351,7 @@ def _print_regret(variant: str, total: BudgetRegret, rows: Sequence[tuple[EntryP
         print_table(title, REGRET_COLUMNS, cells)
     reasons: dict[str, float] = defaultdict(float)
     for entry, price in priced:
-        if isinstance(price.measured, NotMeasured):
+        if isinstance(price.measured, Unpriced):
             reasons[f"{entry.call.collective.name}: {price.measured.reason}"] += entry.calls
     say(
         f"{variant}: {_calls(total.calls)} take {_ms(total.pick_us)} ms by {total.times} times, "

@@ -288,7 +288,7 @@ def _print_run(checked: "CheckedRun") -> None:
 def _row(one: "CheckedCall") -> tuple[object, ...]:
     op = "" if one.op is Op.sum else f" {one.op.name}"
     size = human_bytes(one.bytes) if one.to_bytes is None else f"from {human_bytes(one.bytes)}"
-    picks = " or ".join(map(str, one.emulated)) or "nothing: no algorithm can run"
+    picks = one.emulated_in_words or "nothing: no algorithm can run"
     return (
         one.collective.name,
         f"{one.dtype.name}{op}",

@@ -110,19 +110,18 @@ def fail_on_losses(changes: Sequence[PickChange], limit: float | None) -> None:
     if limit is None:
         return
     left = [change for change in changes if not change.is_rounding]
-    losses = [loss(change) for change in left]
-    above = [each for each in losses if each is not None and each.part > limit]
-    if unknown := losses.count(None):
+    losses = [(change, loss(change)) for change in left]
+    above = [(change, *lost) for change, lost in losses if lost is not None and lost[0] > limit]
+    if unknown := sum(lost is None for _, lost in losses):
         click.echo(
             f"--fail-above: {unknown} changes cannot be judged, as no model of NCCL compares the old with the new "
             "choice",
             err=True,
         )
-    for each in above:
-        lost = each.change
+    for change, part, whose in above:
         click.echo(
-            f"{lost.collective} from {human_bytes(lost.from_bytes)} to {human_bytes(lost.to_bytes)}: "
-            f"{lost.after.name} takes {100 * each.part:.1f} % longer than {lost.before.name} by {each.whose}; "
+            f"{change.collective} from {human_bytes(change.from_bytes)} to {human_bytes(change.to_bytes)}: "
+            f"{change.after.name} takes {100 * part:.1f} % longer than {change.before.name} by {whose}; "
             f"--fail-above allows {100 * limit:g} %",
             err=True,
         )
@@ -138,7 +137,7 @@ def verdict_of(changes: Sequence[PickChange], identical: bool = False, limit: fl
     said = pick_changes(left)
     if limit is None:
         return f"{said}, there {gains(left)}"
-    above = sum(each is not None and each.part > limit for each in map(loss, left))
+    above = sum(each is not None and each[0] > limit for each in map(loss, left))
     if above:
         return verdict(f"FAIL: {above} of {plural(len(left), 'range')} lose more than {100 * limit:g} %", False)
     return verdict(f"pass: no range loses more than {100 * limit:g} %; {said}", True)

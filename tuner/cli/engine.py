@@ -32,7 +32,8 @@ from tuner.emulator.selection import Pick
 from tuner.release.environment import parse_assignments
 
 if TYPE_CHECKING:  # what an engine needs is loaded for one
-    from tuner.answers.serving import CarriedCall, CarriedSizes, ServedGroup
+    from tuner.answers.serving import CarriedCall, ServedGroup
+    from tuner.engines.carriers import CarriedSizes
 
 of_engine = partial(option, heading="Serving engine")
 

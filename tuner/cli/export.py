@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from tuner.answers.exports.timed import Times
 from tuner.base.errors import BadInput
 from tuner.base.files import replacing, write_bytes, write_text
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
@@ -22,8 +21,8 @@ from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
-    from tuner.answers.alone import ScheduledCall
     from tuner.answers.calibrated import TimesWanted
+    from tuner.emulator.steps.records import Schedule
 
 SCHEDULES = ("csv", "goal", "chakra")
 FORMATS = ("xla", "xla-iota", "choices", "compiled", "simai", *SCHEDULES)
@@ -110,7 +109,7 @@ def command(
     for each in collectives:  # which says why, of others
         options.Named(Collective, "collective").convert(each.name, None, None)
     named = tuple(each for each in collectives if isinstance(each, Collective))
-    described, wanted = communicator.scenario(), Times(times)
+    described = communicator.scenario()
     if times is not None and times.beside_nccl:
         raise BadInput("--time both: an export holds only one kind of times: use --time nccl or --time calibrated")
     if kind in ("choices", "compiled"):
@@ -129,26 +128,19 @@ def command(
         )
     if (call.dtype, call.op) != (DataType.float32, Op.sum):
         raise BadInput(f"{kind} is a table for float32 and sum: remove --dtype and --op")
-    if kind == "simai":
-        from tuner.answers.exports import timed
+    from tuner.answers.exports import timed
 
+    if kind == "simai":
         if nvlink_gbs is None or nics_gbs is None:
             raise BadInput("simai: needs --nvlink-gbs and --nics-gbs, because it writes ratios to these bandwidths")
         if len(named) > 1:
             raise BadInput(f"simai: the table is for one collective, not {len(named)}: name one")
-        links = timed.LinkRates(nvlink_gbs, nics_gbs)
-        text, whose = timed.table(described, (named or (Collective.AllReduce,))[0], links, wanted)
+        text, whose = timed.table(described, (named or (Collective.AllReduce,))[0], nvlink_gbs, nics_gbs, times)
         click.echo(f"times {'; '.join(whose)}", err=True)  # the file has no place for it
         _write(text, out)
         return
-    from tuner.answers.exports.timed import OPCODES, XlaTable
-
-    _write(
-        XlaTable(described, size_list(XLA_SIZES) if sizes is None else sizes, wanted, kind == "xla-iota").text(
-            named or tuple(OPCODES)
-        ),
-        out,
-    )
+    sizes = size_list(XLA_SIZES) if sizes is None else sizes
+    _write(timed.xla(described, named or tuple(timed.OPCODES), sizes, times, kind == "xla-iota"), out)
 
 
 def _choices(
@@ -192,7 +184,7 @@ MOST_SCHEDULED = 16_384  # ranks: a file of so many has hundreds of megabytes
 
 def _scheduled(
     described: Scenario, function: Collective | PeerCall, size: int, call: Request, root: int, ends: tuple[int, int]
-) -> "ScheduledCall":
+) -> "Schedule":
     """The schedule of a call of ``size`` bytes; ``ends`` are the rank and the peer of a send or receive."""
     from tuner.answers import alone
     from tuner.answers.exchanges import ExchangeQuery
@@ -210,7 +202,7 @@ def _scheduled(
     return alone.of_exchange(described, ExchangeQuery(function, [size], call.dtype, *ends))
 
 
-def _write_schedule(made: "ScheduledCall", kind: str, wire: bool, out: Path | None) -> None:
+def _write_schedule(made: "Schedule", kind: str, wire: bool, out: Path | None) -> None:
     from tuner.answers.exports import schedules
 
     if wire and kind == "csv":

@@ -13,13 +13,13 @@ import click
 from tuner.base.errors import BadInput
 from tuner.base.findings import Finding, Severity, explained, words
 from tuner.base.names import Collective
+from tuner.base.nouns import Span
 from tuner.base.sizes import as_ranges, plural
 from tuner.cli import options
 from tuner.cli.command import FILE, Group
 from tuner.cli.output import human_bytes, print_table, say, show, span, verdict
 from tuner.emulator.request import Request
 from tuner.jobs.preflight import collect
-from tuner.jobs.preflight.alone import SizeBounds
 from tuner.jobs.preflight.differences import Reach
 from tuner.jobs.preflight.settings import DescribedNodes
 from tuner.jobs.preflight.workflow import PreflightQuery, RankKind, RanksVerdict, Report, check
@@ -92,7 +92,7 @@ def check_command(
     nccl-tuner preflight check /shared/preflight allreduce --machine dgx-h100 --json
     """
     requests = tuple(replace(call, collective=collective) for collective in dict.fromkeys(collectives or Collective))
-    report = check(folder, PreflightQuery(requests, SizeBounds(low, high), DescribedNodes(machine, topology)))
+    report = check(folder, PreflightQuery(requests, Span(low or 0, high), DescribedNodes(machine, topology)))
     show(report, _print)
     sys.exit(
         {RanksVerdict.same: 0, RanksVerdict.differing: 1, RanksVerdict.refused: 1, RanksVerdict.unknown: 3}[

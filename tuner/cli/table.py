@@ -122,10 +122,10 @@ def _records(tables: Tables, algorithms: int, fitted: FittedConstants | None) ->
 def _print_calibrated(records: list[TableCell], scenario: Scenario, wanted: "TimesWanted") -> None:
     from tuner.cli import times
 
-    table = tables.with_times(records, scenario, wanted)
-    said = times.whose(replace(table.calibration, not_measured=()))  # the column says it by collective
+    timed, calibration = tables.with_times(records, scenario, wanted)
+    said = times.whose(replace(calibration, not_measured=()))  # the column says it by collective
     if json_wanted():
-        print_json(table.cells, "cells")
+        print_json(timed, "cells")
         say(said, err=True)
         return
     rows = [
@@ -138,7 +138,7 @@ def _print_calibrated(records: list[TableCell], scenario: Scenario, wanted: "Tim
             f"{each.large_low_gbs:.1f} to {each.large_high_gbs:.1f}",
             "yes" if each.measured else "no",
         )
-        for cell in table.cells
+        for cell in timed
         if (each := cell.calibrated)
     ]
     if rows:

@@ -1,6 +1,5 @@
 """Who carries an AllReduce: an engine's first implementation whose conditions all hold for the size."""
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -18,12 +17,15 @@ SWITCHES = ("engines.switch", "engines.switch-is-set", "engines.off")
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedRange:
-    """Sizes from ``low_bytes`` to ``high_bytes``, both counted, and the implementation that carries them all."""
+class CarriedSizes:
+    """Sizes from ``from_bytes`` to ``to_bytes``, both included, that the same implementation carries: its name and a
+    title.
+    """
 
-    low_bytes: int
-    high_bytes: int
-    implementation: Implementation
+    from_bytes: int
+    to_bytes: int
+    carrier: str
+    title: str
 
 
 class Carriers:
@@ -90,7 +92,7 @@ class Carriers:
                 return asked
         return None
 
-    def ranges(self, low_bytes: int, high_bytes: int, step: int = 1) -> Sequence[CarriedRange]:
+    def ranges(self, low_bytes: int, high_bytes: int, step: int = 1) -> list[CarriedSizes]:
         """The ranges of sizes that one implementation carries, for multiples of ``step`` bytes from ``low_bytes`` to
         ``high_bytes``.
 
@@ -104,11 +106,11 @@ class Carriers:
         for each in self.sizes:
             starts |= {-(-border // step) * step for border in each.borders()}
         ordered = sorted(start for start in starts if first <= start <= last)
-        found: list[CarriedRange] = []
+        found: list[CarriedSizes] = []
         for index, start in enumerate(ordered):
             end = ordered[index + 1] - step if index + 1 < len(ordered) else last
             carrier = self.at(start)
-            if found and found[-1].implementation is carrier:
-                start = found.pop().low_bytes
-            found.append(CarriedRange(start, end, carrier))
+            if found and found[-1].carrier == carrier.name:
+                start = found.pop().from_bytes
+            found.append(CarriedSizes(start, end, carrier.name, carrier.title))
         return found

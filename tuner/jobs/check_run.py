@@ -7,7 +7,9 @@ from dataclasses import field
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import CannotBeJudged, NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.nouns import Choice
 from tuner.base.records import json_form
+from tuner.base.sizes import plural
 from tuner.emulator import ranges
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -15,20 +17,6 @@ from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, WantedCa
 from tuner.scenario import Scenario
 
 _OTHER = "not Tree"  # what the name of a kernel says beside Tree
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """An answer of the emulator for one call: algorithm, protocol, channels and threads."""
-
-    algorithm: Algorithm
-    protocol: Protocol
-    channels: int
-    threads: int
-
-    def __str__(self) -> str:
-        channels = f"{self.channels} channel{'s' * (self.channels > 1)}"
-        return f"{self.algorithm.name}/{self.protocol.name} on {channels} of {self.threads} threads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +35,7 @@ class CheckedCall:
     to_bytes: int | None
     calls: float
     executed: ExecutedCall
-    emulated: tuple[Launched, ...]
+    emulated: tuple[Choice, ...]
     differs: tuple[str, ...]
 
     @property
@@ -58,9 +46,16 @@ class CheckedCall:
         if algorithm is None and ran.is_tree is not None:
             algorithm = Algorithm.Tree.name if ran.is_tree else _OTHER
         names = "/".join(name for name in (algorithm, ran.protocol.name if ran.protocol is not None else None) if name)
-        channels = f"{ran.channels} channel{'s' * (ran.channels > 1)}" if ran.channels else ""
+        channels = plural(ran.channels, "channel") if ran.channels else ""
         threads = f"{ran.threads} threads" if ran.threads else ""
         return ", ".join(filter(None, (names, channels, threads)))
+
+    @property
+    def emulated_in_words(self) -> str:
+        """The emulator's answers as text; empty if no algorithm can run."""
+        return " or ".join(
+            f"{one.name} on {plural(one.channels, 'channel')} of {one.threads} threads" for one in self.emulated
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +142,7 @@ def _checked(
     return CheckedCall(request.collective, request.dtype, request.op, low, high, calls, ran, emulated, differs)
 
 
-def _emulated(selection: Selection, request: Request, low: int, high: int | None) -> Iterator[Launched]:
+def _emulated(selection: Selection, request: Request, low: int, high: int | None) -> Iterator[Choice]:
     try:
         if high is not None:
             found = ranges.combinations(selection, request, low, high)
@@ -158,10 +153,10 @@ def _emulated(selection: Selection, request: Request, low: int, high: int | None
     except NoAlgorithm:
         return
     columns = (each.tolist() for each in (algorithms, protocols, channels, threads))
-    yield from dict.fromkeys(Launched(Algorithm(a), Protocol(p), c, t) for a, p, c, t in zip(*columns, strict=True))
+    yield from dict.fromkeys(Choice(Algorithm(a), Protocol(p), c, t) for a, p, c, t in zip(*columns, strict=True))
 
 
-def _differs(ran: ExecutedCall, one: Launched) -> Iterator[str]:
+def _differs(ran: ExecutedCall, one: Choice) -> Iterator[str]:
     other_family = ran.is_tree is not None and ran.is_tree != (one.algorithm is Algorithm.Tree)
     if (ran.algorithm is not None and ran.algorithm is not one.algorithm) or other_family:
         yield "algorithm"

@@ -71,28 +71,14 @@ class VariablesInFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Effects:
-    """Variables of a file, grouped by the effect that each by itself has on the picks of collectives on plain buffers.
-
-    ``tuners`` are variables that may make a plugin choose. ``refused`` has the reason by name; these variables are left
-    out.
-    """
-
-    tuners: tuple[str, ...]
-    changing: tuple[str, ...]
-    unchanging: tuple[str, ...]
-    unread: tuple[str, ...]
-    refused: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class FileEffects:
-    """What the variables of a file do to a communicator: their names, grouped as in :class:`VariablesInFile` and
-    :class:`Effects`.
+    """What the variables of a file do to a communicator: their names, grouped as in :class:`VariablesInFile` and by the
+    effect that each by itself has on the picks of collectives on plain buffers.
 
-    ``given``: variables that the user set, whose values win over the file's. ``computed``: variables whose values are
-    computed, or come from elsewhere. ``refused`` has the reason by name. ``others``: how many variables belong neither
-    to NCCL nor to a network plugin; their names and values are not kept.
+    ``tuners`` are variables that may make a plugin choose. ``given``: variables that the user set, whose values win
+    over the file's. ``computed``: variables whose values are computed, or come from elsewhere. ``refused`` has the
+    reason by name; these variables are left out. ``others``: how many variables belong neither to NCCL nor to a network
+    plugin; their names and values are not kept.
     """
 
     file: str
@@ -116,25 +102,9 @@ def with_files(scenario: Scenario, files: Iterable[Path]) -> tuple[Scenario, tup
     done: list[FileEffects] = []
     for path in reversed(tuple(files)):
         found = read(path)
-        has = scenario.environment or {}
-        fresh = {name: value for name, value in found.values.items() if name not in has}
-        alone = effects(scenario, fresh)
-        done.append(
-            FileEffects(
-                str(path),
-                alone.changing,
-                alone.tuners,
-                alone.unchanging,
-                alone.unread,
-                tuple(sorted(found.values.keys() - fresh.keys())),
-                tuple(sorted((*found.computed, *found.named))),
-                found.of_plugins,
-                alone.refused,
-                found.others,
-            )
-        )
-        taken = {name: value for name, value in fresh.items() if name not in alone.refused}
-        scenario = replace(scenario, environment={**taken, **has})
+        done.append(effects(scenario, found))
+        taken = {name: value for name, value in found.values.items() if name not in done[-1].refused}
+        scenario = replace(scenario, environment={**taken, **(scenario.environment or {})})
     return scenario, tuple(done)
 
 
@@ -198,9 +168,12 @@ def _assigned(text: str) -> Iterator[tuple[str, str | None]]:
             yield name, values[0] if values else ""
 
 
-def effects(scenario: Scenario, values: Mapping[str, str]) -> Effects:
-    """What each variable by itself does to the scenario, which has none of them. Raises the errors of the scenario."""
-    nccl, before = load(scenario.nccl), _picks(scenario)
+def effects(scenario: Scenario, found: VariablesInFile) -> FileEffects:
+    """What each variable of a file by itself does to the scenario, if the scenario does not have it. Raises the errors
+    of the scenario.
+    """
+    nccl, before, has = load(scenario.nccl), _picks(scenario), scenario.environment or {}
+    values = {name: value for name, value in found.values.items() if name not in has}
     unread, tuners = {*ignored(nccl, values)}, set(nccl.environment.indifferent.get("tuners", ())) & set(values)
     changing: list[str] = []
     unchanging: list[str] = []
@@ -210,11 +183,22 @@ def effects(scenario: Scenario, values: Mapping[str, str]) -> Effects:
             unchanging.append(name)
             continue
         try:
-            alone = replace(scenario, environment={**(scenario.environment or {}), name: values[name]})
+            alone = replace(scenario, environment={**has, name: values[name]})
             (unchanging if _picks(alone) == before else changing).append(name)
         except TunerError as error:
             refused[name] = str(error)
-    return Effects(tuple(sorted(tuners - unread)), tuple(changing), tuple(unchanging), tuple(sorted(unread)), refused)
+    return FileEffects(
+        file=str(found.path),
+        changing=tuple(changing),
+        tuners=tuple(sorted(tuners - unread)),
+        unchanging=tuple(unchanging),
+        unread=tuple(sorted(unread)),
+        given=tuple(sorted(found.values.keys() - values.keys())),
+        computed=tuple(sorted((*found.computed, *found.named))),
+        of_plugins=found.of_plugins,
+        refused=refused,
+        others=found.others,
+    )
 
 
 def _picks(scenario: Scenario) -> list[list[Pick] | type[TunerError]]:

@@ -29,7 +29,8 @@ from tuner.oracle.messages import (
 )
 from tuner.oracle.process import CHILD, SIM, Child, ChildConfiguration
 from tuner.plugin import loading
-from tuner.scenario.oracle_configuration import Host, OracleConfiguration, SplitOff
+from tuner.scenario import Members
+from tuner.scenario.oracle_configuration import Host, OracleConfiguration
 
 MAX_RANKS = 512  # each rank is a thread that needs NCCL's memory for one rank
 RANK_BYTES = 40 << 20  # host memory per rank; 21 MB were measured with 128 ranks, 8 per node
@@ -200,7 +201,7 @@ def request(prepared: Preparation, child: Files) -> Start:
     )
 
 
-def _part(located: symbols.Symbols, split_off: SplitOff | None) -> PartOffsets | None:
+def _part(located: symbols.Symbols, split_off: Members | None) -> PartOffsets | None:
     if split_off is None:
         return None
     comm = located.comm.members

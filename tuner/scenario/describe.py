@@ -18,7 +18,7 @@ from tuner.scenario.description import MOST_NODES, Members, Scenario
 
 if TYPE_CHECKING:
     from tuner.emulator.fitted_constants import FittedConstants
-    from tuner.scenario.from_log import Logged
+    from tuner.scenario.from_log import FromLog
 
 
 # Hosts of NVLink domains: a number for each domain, one number for all, or None without domains
@@ -89,9 +89,10 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         raise BadInput(
             f"unknown {', '.join(unknown)}: valid are {', '.join(('machine', *Description.__annotations__))}"
         )
-    logged = _logged(machine, given)
-    if logged is not None:
-        machine, given = logged.machine, logged.given
+    says, of_log = None, list[Scenario]()
+    if (logged := _logged(machine, given)) is not None:
+        says, given, of_log = logged
+        machine = says.machine
     count = given.get("nodes")
     nodes = 1 if count is None else whole(count, "nodes")
     if not 1 <= nodes <= MOST_NODES:
@@ -102,7 +103,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         raise BadInput(
             "node describes all nodes by itself: remove machine, topology, graphs, gpu and nodes, or remove node"
         )
-    own = logged.kinds if logged else [nodes_of(text) for text in different]
+    own = of_log or [nodes_of(text) for text in different]
     kinds = own or [
         Scenario(
             "",
@@ -131,7 +132,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         environment=_environment(given.get("env")),
         configuration=_configuration(nccl, given.get("config")),
         others=tuple(others),
-        from_log=logged.says if logged else None,
+        from_log=says,
         fitted_constants=fitted,
         build=build,
         ranks_per_gpu=_at_least_one("ranks_per_gpu", given.get("ranks_per_gpu")),
@@ -145,7 +146,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
     )
 
 
-def _logged(machine: str | None, given: Description) -> "Logged | None":
+def _logged(machine: str | None, given: Description) -> "tuple[FromLog, Description, list[Scenario]] | None":
     """The log that the description names; None if it names none. BadInput for keys that complete a log if there is no
     log."""
     if not given.get("log"):

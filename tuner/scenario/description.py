@@ -48,7 +48,8 @@ class Members:
     """A communicator that is a part of the described one: its ranks, in ascending order, and how it is made.
 
     ``shares``: it shares the resources of the whole communicator, by splitShare or shrinkShare of ncclConfig_t or by a
-    variable. ``by``: the function of libnccl that creates it; no choice depends on that.
+    variable. ``by``: the function of libnccl that creates it, ncclCommSplit or ncclCommShrink; no choice depends on
+    that.
     """
 
     ranks: tuple[int, ...]

@@ -263,23 +263,9 @@ class FromLog:
     tuner: LoggedTuner | None = field(default=None, metadata=json_form(optional=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Logged:
-    """A description whose log was read. ``kinds`` are the kinds of nodes in the log; empty if a machine or topology
-    describes the nodes.
-
-    ``given`` are the description's other keys, completed from the log.
-    """
-
-    machine: str | None
-    given: "Description"
-    kinds: list[Scenario]
-    says: FromLog
-
-
-def read(machine: str | None, given: "Description") -> Logged:
-    """Reads the log of a description. The nodes are described by ``machine`` or a topology if there is one, else by the
-    log.
+def read(machine: str | None, given: "Description") -> tuple[FromLog, "Description", list[Scenario]]:
+    """Reads the log of a description. Returns what it says, the description's other keys, completed from the log, and
+    the kinds of nodes in the log; empty if a machine or topology describes the nodes, which the user may name.
 
     BadInput names the facts that neither the log nor the user supplies, or the communicators if there are several.
     """
@@ -335,7 +321,7 @@ def read(machine: str | None, given: "Description") -> Logged:
         imported.evidence.findings,
         _tuner(imported),
     )
-    return Logged(machine, cast("Description", others), kinds, says)
+    return says, cast("Description", others), kinds
 
 
 def described_by(imported: Imported, file: Path = Path("the log")) -> Scenario:

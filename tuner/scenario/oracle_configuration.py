@@ -9,6 +9,7 @@ from tuner.base.dataclass import dataclass
 from tuner.machine.gpus import PeerToPeer
 from tuner.release import BUILDS
 from tuner.release.configuration import as_variables
+from tuner.scenario.description import Members
 
 if TYPE_CHECKING:
     from tuner.machine.skeleton import Skeleton
@@ -32,15 +33,6 @@ class Host:
     def shares_gpus(self) -> bool:
         """Whether several ranks are on one GPU."""
         return len(set(self.placed)) < len(self.placed)
-
-
-@dataclass(frozen=True, slots=True)
-class SplitOff:
-    """A communicator of some ranks, which NCCL splits off from the communicator of all ranks."""
-
-    ranks: tuple[int, ...]  # ranks of the whole communicator, the lowest first
-    shares: bool = False  # whether it shares the resources of the whole communicator
-    by: str = "split"  # the function that makes it: ncclCommSplit, or ncclCommShrink for "shrink"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,7 @@ class OracleConfiguration:
     dumps_topology: bool = False
     domains: tuple[int, ...] = ()  # number of hosts of each NVLink domain, in the order of ranks; empty without domains
     ranks_without_fabric: tuple[int, ...] = ()  # ranks whose GPUs have not joined the fabric of their domain (yet)
-    split_off: SplitOff | None = None  # if set, the questions are about this communicator, made from that of all ranks
+    split_off: Members | None = None  # if set, the questions are about this communicator, made from that of all ranks
     network_reduces: bool = False  # the network for CollNet is available on every adapter
     offers_gin: bool = False  # GPUs can start transfers over the adapters, unless NCCL_GIN_TYPE is set
     configuration: tuple[tuple[str, int | str], ...] = ()  # fields of ncclConfig_t with which every rank is made

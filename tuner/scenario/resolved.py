@@ -485,9 +485,7 @@ class ResolvedScenario:
                 f"{option('topology')}"
             )
         if (made := self.scenario.members) is not None:
-            from tuner.scenario.oracle_configuration import SplitOff
-
-            return replace(self.whole.oracle_configuration(), split_off=SplitOff(made.ranks, self.shares, made.by))
+            return replace(self.whole.oracle_configuration(), split_off=replace(made, shares=self.shares))
         own, *others = (kind.for_oracle(kind.hosts) for kind in self.kinds)
         if any(other.env != own.env for other in others):
             raise BadInput(

@@ -11,12 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
 
-from tuner.answers.alone import ScheduledCall
 from tuner.base import extras
 from tuner.base.errors import BadInput
 from tuner.base.files import replacing
 from tuner.base.spelling import option
-from tuner.emulator.steps.records import InNetwork, Peer, ScheduledOperation, operations
+from tuner.emulator.steps.records import InNetwork, Peer, Schedule, ScheduledOperation, operations
 
 COLUMNS = (
     *("rank", "channel", "threads", "step", "operation", "peer"),
@@ -25,15 +24,15 @@ COLUMNS = (
 SEND, RECEIVE = 5, 6  # NodeType.COMM_SEND_NODE and COMM_RECV_NODE
 
 
-def write_csv(call: ScheduledCall, file: TextIO) -> None:
+def write_csv(schedule: Schedule, file: TextIO) -> None:
     """Writes a row for each range of bytes at each end of each message; a message's first row has its bytes on the
     wire.
     """
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
-    size = call.schedule.element_bytes
-    for rank in range(call.schedule.ranks):
-        for each in operations(call.schedule, rank):
+    size = schedule.element_bytes
+    for rank in range(schedule.ranks):
+        for each in operations(schedule, rank):
             step = each.step
             does = "send" if each.sends else "receive"
             adds = int(step.adds and not each.sends)
@@ -45,28 +44,28 @@ def write_csv(call: ScheduledCall, file: TextIO) -> None:
                 on_the_wire = 0
 
 
-def check_ranks_only(call: ScheduledCall, form: str) -> None:
+def check_ranks_only(schedule: Schedule, form: str) -> None:
     """Raises BadInput if something besides ranks, such as a switch, takes part."""
-    if call.schedule.fabrics:
-        names = " and ".join(dict.fromkeys(each.value.split()[0] for each in call.schedule.fabrics))
+    if schedule.fabrics:
+        names = " and ".join(dict.fromkeys(each.value.split()[0] for each in schedule.fabrics))
         raise BadInput(
             f"{form} can only describe ranks, but the {names} takes part in this schedule: use {option('format')} csv, "
             f"or {option('env')} NCCL_ALGO=Ring"
         )
 
 
-def write_goal(call: ScheduledCall, file: TextIO, on_the_wire: bool) -> None:
+def write_goal(schedule: Schedule, file: TextIO, on_the_wire: bool) -> None:
     """Writes a block of operations for each rank; each channel's threads are a separate CPU. BadInput if a switch takes
     part.
     """
-    check_ranks_only(call, "goal")
-    file.write(f"// {call.title}\nnum_ranks {call.schedule.ranks}\n")
-    channels = {channel: place for place, channel in enumerate(call.schedule.channels)}
-    for rank in range(call.schedule.ranks):
+    check_ranks_only(schedule, "goal")
+    file.write(f"// {schedule.title}\nnum_ranks {schedule.ranks}\n")
+    channels = {channel: place for place, channel in enumerate(schedule.channels)}
+    for rank in range(schedule.ranks):
         file.write(f"\nrank {rank} {{\n")
-        for each in operations(call.schedule, rank):
+        for each in operations(schedule, rank):
             nbytes = each.wire_bytes if on_the_wire else each.bytes
-            cpu = call.schedule.threads * channels[each.step.channel] + each.step.threads
+            cpu = schedule.threads * channels[each.step.channel] + each.step.threads
             does, towards = ("send", "to") if each.sends else ("recv", "from")
             file.write(f"l{each.number}: {does} {nbytes}b {towards} {each.peer} tag {each.tag} cpu {cpu}\n")
             file.writelines(f"l{each.number} requires l{other}\n" for other in each.after)
@@ -74,26 +73,26 @@ def write_goal(call: ScheduledCall, file: TextIO, on_the_wire: bool) -> None:
         file.write("}\n")
 
 
-def write_chakra(call: ScheduledCall, prefix: Path, on_the_wire: bool) -> list[Path]:
+def write_chakra(schedule: Schedule, prefix: Path, on_the_wire: bool) -> list[Path]:
     """Writes a file for each rank.
 
     BadInput without protobuf (nccl-tuner[chakra]), if a switch takes part, or if a file cannot be written.
     """
 
-    check_ranks_only(call, "chakra")
+    check_ranks_only(schedule, "chakra")
     kinds, serialize = load()
-    paths = [prefix.with_name(f"{prefix.name}.{rank}.et") for rank in range(call.schedule.ranks)]
+    paths = [prefix.with_name(f"{prefix.name}.{rank}.et") for rank in range(schedule.ranks)]
     for rank, path in enumerate(paths):
         with replacing(path) as to, to.open("wb") as file:
-            about = kinds.Attribute(name="schedule", string_val=call.title)
+            about = kinds.Attribute(name="schedule", string_val=schedule.title)
             serialize(kinds.GlobalMetadata(version="0.0.4", attr=[about]), file)
-            for node in _nodes(call, rank, kinds, on_the_wire):
+            for node in _nodes(schedule, rank, kinds, on_the_wire):
                 serialize(node, file)
     return paths
 
 
-def _nodes(call: ScheduledCall, rank: int, kinds: Any, on_the_wire: bool) -> Iterator[Any]:
-    for each in operations(call.schedule, rank):
+def _nodes(schedule: Schedule, rank: int, kinds: Any, on_the_wire: bool) -> Iterator[Any]:
+    for each in operations(schedule, rank):
         ends: tuple[Peer, Peer] = (rank, each.peer) if each.sends else (each.peer, rank)
         yield kinds.Node(
             id=each.number,

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tuner.answers import calibrated
 from tuner.answers.calibrated import TimesWanted
-from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError, one_of
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
@@ -22,36 +21,22 @@ BY_NCCL = "predicted by NCCL's own model"
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Where an export's times come from: NCCL if ``wanted`` is None, else a calibration."""
-
-    wanted: TimesWanted | None = None
-
-    def of(self, scenario: Scenario, request: Request, sizes: Sequence[int]) -> tuple[Array, str]:
-        """Times in us, [size], of NCCL's picks for these sizes (nBytes), and who predicts them. Errors: NoAlgorithm,
-        BadInput.
-        """
-        selection = Selection(scenario.communicator())
-        if self.wanted is None:
-            return selection.pick(request, sizes).time_us.astype(np.float64), BY_NCCL
-        calls = calibrated.calls(scenario, selection, request, sizes, self.wanted.calibration)
-        return np.asarray(calls.time_us, np.float64), f"calibrated to measured times, {calls.calibration}"
-
-    def busbw_gbs(self, scenario: Scenario, request: Request, sizes: Sequence[int]) -> tuple[Array, str]:
-        """Bus bandwidths in GB/s [size] as nccl-tests defines them, and who predicts their times."""
-        times_us, whose = self.of(scenario, request, sizes)
-        return np.asarray(bus_gbs(request.collective, np.array(sizes), times_us, scenario.ranks)), whose
+def times_of(
+    scenario: Scenario, request: Request, sizes: Sequence[int], wanted: TimesWanted | None
+) -> tuple[Array, str]:
+    """Times in us, [size], of NCCL's picks for these sizes (nBytes), and who predicts them: NCCL if ``wanted`` is None,
+    else a calibration. Errors: NoAlgorithm, BadInput.
+    """
+    selection = Selection(scenario.communicator())
+    if wanted is None:
+        return selection.pick(request, sizes).time_us.astype(np.float64), BY_NCCL
+    calls = calibrated.calls(scenario, selection, request, sizes, wanted.calibration)
+    return np.asarray(calls.time_us, np.float64), f"calibrated to measured times, {calls.calibration}"
 
 
 def head(scenario: Scenario, whose: Iterable[str]) -> str:
     """The line in which an export describes itself."""
     return f"{scenario.heading}; times {'; '.join(dict.fromkeys(whose))}"
-
-
-def with_nodes(scenario: Scenario, nodes: int) -> Scenario:
-    """The scenario with this many nodes of the same machine."""
-    return replace(scenario, nodes=nodes)
 
 
 def whole(request: Request, ranks: int, size: int) -> int:
@@ -65,47 +50,37 @@ NODES = tuple(1 << power for power in range(8))  # 1 to 128
 OTHERS = ("Multi 16", "Multi 32", "Muiti 64", "Multi (NIC)")  # sic
 
 
-@dataclass(frozen=True, slots=True)
-class LinkRates:
-    """Bandwidth of links in one direction, in GB/s: NVLink's of a GPU, and all adapters of a node together."""
+def table(
+    scenario: Scenario, collective: Collective, nvlink_gbs: float, nics_gbs: float, wanted: TimesWanted | None
+) -> tuple[str, list[str]]:
+    """Returns the file's text, and who predicts its times. Cells are empty for numbers of nodes without a time.
 
-    nvlink_gbs: float
-    nics_gbs: float
-
-    def __post_init__(self) -> None:
-        if self.nvlink_gbs <= 0 or self.nics_gbs <= 0:
-            raise BadInput("the bandwidths of links have to be more than 0 GB/s")
-
-
-def table(scenario: Scenario, collective: Collective, links: LinkRates, times: Times) -> tuple[str, list[str]]:
-    """Returns the file's text, and who predicts its times. Cells are empty for numbers of nodes without a time."""
+    ``nvlink_gbs`` is the bandwidth of a GPU's NVLink in one direction, ``nics_gbs`` that of all adapters of a node
+    together, in GB/s. BadInput if one of them is not above 0.
+    """
+    if nvlink_gbs <= 0 or nics_gbs <= 0:
+        raise BadInput("the bandwidths of links have to be more than 0 GB/s")
     request, whose = Request(collective, DataType.float32, Op.sum), []
     columns: list[list[str]] = []
     for nodes in NODES:
-        several = with_nodes(scenario, nodes)
+        several = replace(scenario, nodes=nodes)
         try:
             sizes = [whole(request, several.ranks, size) for size in SIZES]
-            busbw_gbs, of_whom = times.busbw_gbs(several, request, sizes)
+            times_us, of_whom = times_of(several, request, sizes, wanted)
         except TunerError:
             columns.append([""] * len(SIZES))
             continue
         whose.append(of_whom)
-        limit_gbs = links.nvlink_gbs if nodes == 1 else min(links.nvlink_gbs, links.nics_gbs)
+        limit_gbs = nvlink_gbs if nodes == 1 else min(nvlink_gbs, nics_gbs)
+        busbw_gbs = np.asarray(bus_gbs(collective, np.array(sizes), times_us, several.ranks))
         columns.append([f"{each / limit_gbs:.4f}" for each in busbw_gbs])
+    gpus = replace(scenario, nodes=1).ranks
+    titles = ("1 Node(NVLinkx)", *(f"{nodes}Node-{nodes * gpus}GPU(NIC)" for nodes in NODES[1:]))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("Size", *map(_title(scenario), NODES), *OTHERS))
+    writer.writerow(("Size", *titles, *OTHERS))
     writer.writerows((size, *cells, *[""] * len(OTHERS)) for size, *cells in zip(SIZES, *columns, strict=True))
     return text.getvalue(), list(dict.fromkeys(whose))
-
-
-def _title(scenario: Scenario) -> Callable[[int], str]:
-    gpus = with_nodes(scenario, 1).ranks
-
-    def title(nodes: int) -> str:
-        return "1 Node(NVLinkx)" if nodes == 1 else f"{nodes}Node-{nodes * gpus}GPU(NIC)"
-
-    return title
 
 
 OPCODES = {
@@ -143,40 +118,38 @@ OLDER = "        collective_device_list {{\n          iota_replica_group_list {{
 NEWER = "        iota_collective_device_list {{\n{devices}\n        }}"
 
 
-@dataclass(frozen=True, slots=True)
-class XlaTable:
-    """Table of one communicator, at sizes in bytes. ``newer``: whether the devices are in the field from which newer
-    XLA reads them.
+def xla(
+    scenario: Scenario,
+    collectives: Sequence[Collective],
+    sizes: Sequence[int],
+    wanted: TimesWanted | None,
+    newer: bool = False,
+) -> str:
+    """The text of a table of one communicator at sizes in bytes, for the collectives that XLA knows. ``newer``: whether
+    the devices are in the field from which newer XLA reads them.
+
+    BadInput if XLA knows none of the collectives; NoAlgorithm if nothing can run.
     """
-
-    scenario: Scenario
-    sizes: Sequence[int]
-    times: Times
-    newer: bool = False
-
-    def text(self, collectives: Sequence[Collective]) -> str:
-        """The table's text, for the collectives that XLA knows. BadInput if there are no such collectives; NoAlgorithm
-        if nothing can run.
-        """
-        known = [each for each in collectives if each in OPCODES]
-        if not known:
-            raise BadInput(f"xla: {one_of([each.name for each in OPCODES])}")
-        whose: list[str] = []
-        body = "".join(entry for each in known for entry in self._entries(each, whose))
-        capability = self.scenario.communicator().min_comp_cap
-        return f'# {head(self.scenario, whose)}\nentries {{\n  key: "sm_{capability}"\n  value {{\n{body}  }}\n}}\n'
-
-    def _entries(self, collective: Collective, whose: list[str]) -> Iterator[str]:
-        request, ranks = Request(collective, DataType.float32, Op.sum), self.scenario.ranks
-        sizes = list(dict.fromkeys(whole(request, ranks, size) for size in self.sizes))
-        times_us, of_whom = self.times.of(self.scenario, request, sizes)
+    known = [each for each in collectives if each in OPCODES]
+    if not known:
+        raise BadInput(f"xla: {one_of([each.name for each in OPCODES])}")
+    entries, whose = list[str](), list[str]()
+    devices = (NEWER if newer else OLDER).format(devices=DEVICES.format(ranks=scenario.ranks))
+    for collective in known:
+        request = Request(collective, DataType.float32, Op.sum)
+        possible = list(dict.fromkeys(whole(request, scenario.ranks, size) for size in sizes))
+        times_us, of_whom = times_of(scenario, request, possible, wanted)
         whose.append(of_whom)
-        for size, time_us in zip(sizes, times_us, strict=True):
-            output = size // ranks if collective is Collective.ReduceScatter else size
-            yield ENTRY.format(
+        for size, time_us in zip(possible, times_us, strict=True):
+            output = size // scenario.ranks if collective is Collective.ReduceScatter else size
+            entry = ENTRY.format(
                 opcode=OPCODES[collective],
                 elements=output // ELEMENT_BYTES,
                 dimensions="" if collective is Collective.AllReduce else "        dimensions: 0\n",
-                devices=(NEWER if self.newer else OLDER).format(devices=DEVICES.format(ranks=ranks)),
+                devices=devices,
                 throughput=int(size / time_us * 1e6),
             )
+            entries.append(entry)
+    capability = scenario.communicator().min_comp_cap
+    body = "".join(entries)
+    return f'# {head(scenario, whose)}\nentries {{\n  key: "sm_{capability}"\n  value {{\n{body}  }}\n}}\n'

@@ -8,7 +8,7 @@ import click
 
 from tuner.answers import training_step
 from tuner.answers.calibrated import TimesWanted
-from tuner.answers.training_step import Computation, StepCall, StepReport, Types, report
+from tuner.answers.training_step import StepCall, StepReport, Types, report
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType
 from tuner.base.nouns import TimeInterval
@@ -199,8 +199,7 @@ def step_command(
         gradient_bytes=gradient_bytes and gradient_bytes[0],
     )
     rows = training_step.rows(step.traffic(model, plan), cluster, types, scenario, times)
-    computation = None if compute_us is None else Computation(compute_us, share)
-    answer = report(rows, plan, computation, scenario.nccl if scenario else None)
+    answer = report(rows, plan, scenario.nccl if scenario else None, compute_us, share)
     if not shown_as_json(answer):
         _print(answer, f", NCCL on {scenario.name}, {scenario.nccl}" if scenario else "")
         _print_whose(answer, share)

@@ -71,6 +71,7 @@ class Schedule:
     element_bytes: int
     steps: Callable[[int], Iterator[Step]]
     fabrics: tuple[InNetwork, ...] = ()  # switches or networks that take part
+    title: str = ""  # describes the call
 
 
 def wire_bytes(protocol: Protocol, nbytes: int) -> int:

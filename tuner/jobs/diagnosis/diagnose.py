@@ -39,7 +39,7 @@ READERS: dict[FileKind, str] = {  # module and function, which are loaded for su
     FileKind.preflight: "folders.of_preflight",
     FileKind.job: "folders.of_job",
     FileKind.ras: "ras.of_ras",
-    FileKind.recorder: "recorder.of_recorder",
+    FileKind.recorder: "folders.of_recorder",
     FileKind.nvlinks: "node_tools.of_nvlinks",
     FileKind.ports: "node_tools.of_ports",
     FileKind.gpus: "host_tools.of_gpus",

@@ -1,18 +1,19 @@
-"""Diagnoses folders: preflight records, files of a job's ranks, and anything else."""
+"""Diagnoses folders: preflight records, files of a job's ranks, Flight Recorder dumps, and anything else."""
 
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.base.findings import Finding, Severity
+from tuner.base.findings import Finding, Severity, in_words
 from tuner.base.names import Collective
-from tuner.emulator.ranges import FOLLOWED_BYTES
-from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, in_words
+from tuner.base.nouns import Span
+from tuner.jobs.diagnosis.kinds import dumps
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in
 from tuner.jobs.diagnosis.topology import ALLREDUCE
 from tuner.jobs.inside import joined as job
 from tuner.jobs.inside.report import report as job_report
-from tuner.jobs.preflight.alone import SizeBounds
 from tuner.jobs.preflight.workflow import PreflightQuery, RanksVerdict
 from tuner.jobs.preflight.workflow import check as check_preflight
+from tuner.jobs.traces import recorder_comparison
 
 MOST_NAMES = 3  # of files in a folder that is no kind
 
@@ -44,6 +45,15 @@ def of_job(folder: Path, known: KnownFacts) -> FileDiagnosis:
     return found_in(folder, FileKind.job, [Finding(f"diagnose.{code}", severity, facts), *late, *notes], known)
 
 
+def of_recorder(folder: Path, known: KnownFacts) -> FileDiagnosis:
+    """The findings on the Flight Recorder dumps of all ranks, in one folder or in a folder for each host: ranks that
+    called something else, or did not make the call in which others wait.
+
+    BadInput for two dumps of one rank, and if no dump is complete.
+    """
+    return found_in(folder, FileKind.recorder, recorder_comparison.findings_of(dumps(folder)), known)
+
+
 def of_unknown(folder: Path, known: KnownFacts) -> FileDiagnosis:
     """Finds that a folder has no known kind, and names files in it."""
     names = sorted(each.name for each in folder.iterdir())
@@ -60,7 +70,7 @@ def of_preflight(folder: Path, known: KnownFacts) -> FileDiagnosis:
     if not folder.is_dir():
         return _of_one(folder, FileKind.preflight, known)
     requests = tuple(replace(ALLREDUCE, collective=each) for each in Collective)
-    report = check_preflight(folder, PreflightQuery(requests, SizeBounds(None, FOLLOWED_BYTES)))
+    report = check_preflight(folder, PreflightQuery(requests, Span()))
     same = Severity.NOTE if report.cost is None else Severity.UNLIKE
     severity = {RanksVerdict.same: same, RanksVerdict.unknown: Severity.UNKNOWN}.get(report.verdict, Severity.FAULT)
     facts: dict[str, object] = {"ranks": report.records, "verdict": report.verdict.value}

@@ -5,11 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tuner.base.errors import BadInput
 from tuner.base.expressions import expression
-from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
-from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, text_of
 
 MOST_BYTES = 8 << 20
 MOST_NAMED = 16  # bridges and pairs that are named
@@ -52,15 +50,11 @@ def is_peer_table(text: str) -> bool:
     return _PEER_ROW.search(text) is not None and _CONNECTED.search(text) is None
 
 
-def _text(file: Path) -> str:
-    return read_bytes(file, BadInput).decode("utf-8", "replace")
-
-
 def of_gpus(file: Path, known: KnownFacts) -> FileDiagnosis:
     """The findings on output of ``nvidia-smi`` (also with ``-q`` or ``-L``): lost GPUs, memory errors, slow PCIe,
     fabric.
     """
-    text = _text(file)
+    text = text_of(file)
     found = [*_queried(text)] if _QUERY.search(text) or "Product Name" in text else [*_listed(text)]
     return found_in(file, FileKind.gpus, found, known)
 
@@ -157,7 +151,7 @@ def _of_queried(gpu: str, values: Mapping[str, str]) -> Iterator[Finding]:
 
 def of_host(file: Path, known: KnownFacts) -> FileDiagnosis:
     """The findings on output of ``ulimit``, ``lspci -vvv`` and CUDA's tests of peer access."""
-    return found_in(file, FileKind.host, [*_of_host(_text(file))], known)
+    return found_in(file, FileKind.host, [*_of_host(text_of(file))], known)
 
 
 def _of_host(text: str) -> Iterator[Finding]:

@@ -15,8 +15,7 @@ from tuner.scenario import Scenario
 from tuner.scenario.logs import importer
 from tuner.scenario.logs.checks import endings, timeouts, warnings
 from tuner.scenario.logs.checks.communication import GDRDMA, NO_GPUDIRECT
-from tuner.scenario.logs.checks.shown import ShownByLog
-from tuner.scenario.logs.imported import Imported, LogAdditions, Reading
+from tuner.scenario.logs.imported import Imported, LogAdditions, Reading, ShownByLog
 from tuner.scenario.logs.lines import Lines, Thread, joined
 from tuner.scenario.logs.reader import NcclLog, RankLog, parse, sort_of
 from tuner.scenario.logs.thinned import read_thinned

@@ -8,12 +8,11 @@ from itertools import zip_longest
 from pathlib import Path
 
 from tuner import release
-from tuner.base.errors import BadInput, TunerError
+from tuner.base.errors import TunerError
 from tuner.base.expressions import expression
-from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
 from tuner.jobs import environment_file
-from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, text_of
 from tuner.machine import gpus
 from tuner.release import Release
 from tuner.release.variables import NOT_NCCLS, everywhere, ignored
@@ -50,7 +49,6 @@ _NUMBER = expression(r"\s*([+-]?(?:0[xX][0-9a-fA-F]+|\d+))(?=\s|#|$)")
 _OTHERS = expression(r"(?<!\w)((?!NCCL_)[A-Za-z_]\w*[ \t]*=)[^\n]*?(?=\s+NCCL_\w+[ \t]*=|$)")
 _HINT = "run with NCCL_DEBUG=INFO"  # of NCCL's own errors
 _RUN = expression(r"\A#!|^(?:apiVersion:|FROM) ", re.M)
-_ASSIGNMENT = expression(r"NCCL_\w+=[^\s\"'#]*")
 
 
 def kind_of(content: bytes) -> FileKind | None:
@@ -71,17 +69,13 @@ def kind_of(content: bytes) -> FileKind | None:
     return None
 
 
-def _text(file: Path) -> str:
-    return read_bytes(file, BadInput).decode("utf-8", "replace")
-
-
 def of_nvlinks(file: Path, known: KnownFacts) -> FileDiagnosis:
     """Finds NVLinks in output of ``nvidia-smi nvlink -s`` that are inactive, slower than the others, or fewer than the
     model has.
 
     In output of ``nvidia-smi nvlink -e``, it finds links that had errors.
     """
-    text = _text(file)
+    text = text_of(file)
     found = [*(_nvlinks(text) if _LINK.search(text) or _NO_LINKS.search(text) else ()), *_counters(text)]
     return found_in(file, FileKind.nvlinks, found, known)
 
@@ -157,7 +151,7 @@ def of_ports(file: Path, known: KnownFacts) -> FileDiagnosis:
 
     NCCL only uses ports that are up; a port that is down makes a rail slower or absent.
     """
-    text = _text(file)
+    text = text_of(file)
     ports = _ports(text)
     over_ip = _over_ip(text)
     up = [name for name, _, state in ports if state.lower() in ("up", "active")]
@@ -237,8 +231,7 @@ def _slow_ports(text: str) -> Iterator[Finding]:
 
 def of_settings(file: Path, known: KnownFacts) -> FileDiagnosis:
     """The findings on an nccl.conf: its variables, as NCCL reads its lines, and what NCCL does with them."""
-    found = list(_settings(_text(file), known))
-    return found_in(file, FileKind.settings, found, known)
+    return found_in(file, FileKind.settings, list(_settings(file, known)), known)
 
 
 def is_script(content: bytes) -> bool:
@@ -285,17 +278,17 @@ def of_environment(file: Path, known: KnownFacts) -> FileDiagnosis:
 def _environment(found: environment_file.VariablesInFile, known: KnownFacts) -> Iterator[Finding]:
     facts = {"settings": _listed(found.values), "others": found.others, "computed": list(found.computed) or None}
     yield Finding("node.environment", Severity.NOTE, facts)
-    yield from _effects(found.values, known)
+    yield from _effects(found, known)
     yield from _what_nccl_makes_of(found.values, _release_of(known), known)
 
 
-def _effects(values: Mapping[str, str], known: KnownFacts) -> Iterator[Finding]:
+def _effects(found: environment_file.VariablesInFile, known: KnownFacts) -> Iterator[Finding]:
     """Finds variables that change picks of collectives on the machine, if it is known."""
     if known.machine is None and known.topology is None:
         return
     try:
         scenario = replace(known.scenario(), nodes=known.nodes or USUAL_NODES)
-        done = environment_file.effects(scenario, values)
+        done = environment_file.effects(scenario, found)
     except TunerError:
         return
     facts = {
@@ -323,10 +316,10 @@ def _without_secrets(line: str) -> str:
     return _OTHERS.sub(r"\1...", line)
 
 
-def _settings(text: str, known: KnownFacts) -> Iterator[Finding]:
+def _settings(file: Path, known: KnownFacts) -> Iterator[Finding]:
     nccl = _release_of(known)
     values: dict[str, str] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(text_of(file).split("\n"), start=1):
         written = line.removesuffix("\r") if nccl.ranks.drops_carriage_return else line
         if not written.strip() or written.lstrip().startswith("#"):
             continue
@@ -351,7 +344,7 @@ def _settings(text: str, known: KnownFacts) -> Iterator[Finding]:
                 )
             values[name] = value.strip()
     yield Finding("node.settings", Severity.NOTE, {"settings": _listed(values)})
-    yield from _effects(values, known)
+    yield from _effects(environment_file.VariablesInFile(file, values), known)
     yield from _what_nccl_makes_of(values, nccl, known)
 
 

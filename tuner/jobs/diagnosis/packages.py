@@ -77,15 +77,6 @@ def of_packages(folder: Path, known: KnownFacts, environment: Mapping[str, str] 
     return found_in(folder, FileKind.packages, found, known)
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A libnccl that the program ``by`` loads; ``why`` is the code of the step at which it is found."""
-
-    by: str
-    file: Path
-    why: str
-
-
 class _Environment:
     """A Python environment and its packages, read from its files."""
 
@@ -100,14 +91,13 @@ class _Environment:
         nccl = [each for each in self.packages if NCCL.fullmatch(each.name)]
         yield from self._of_wheels(nccl)
         yield from self._required(nccl)
-        loaded = list(self._loaded())
-        files = {each.file.resolve() for each in loaded}
-        if len(files) > 1:
-            each_loads = [f"{each.by}: {each.file}" for each in loaded]
+        loaded = dict(self._loaded())
+        if len({file.resolve() for file, _ in loaded.values()}) > 1:
+            each_loads = [f"{by}: {file}" for by, (file, _) in loaded.items()]
             yield Finding("packages.differ", Severity.UNLIKE, {"loads": each_loads})
-        for each in loaded:
-            nccl_of_file = self._release(each.file) or "of an unknown release"
-            facts = {"by": each.by, "file": str(each.file), "nccl": nccl_of_file, each.why: True}
+        for by, (file, why) in loaded.items():
+            nccl_of_file = self._release(file) or "of an unknown release"
+            facts = {"by": by, "file": str(file), "nccl": nccl_of_file, why: True}
             yield Finding("packages.loads", Severity.NOTE, facts)
         if not loaded:
             yield Finding("packages.none", Severity.UNKNOWN, {"packages": len(self.packages)})
@@ -142,26 +132,28 @@ class _Environment:
                     facts = {"package": package.title, "requires": f"{name} {wanted}", "nccl": there}
                     yield Finding("packages.not_required", Severity.UNLIKE, facts)
 
-    def _loaded(self) -> Iterator[_Loaded]:
-        """The libnccl that each program in the environment loads."""
+    def _loaded(self) -> Iterator[tuple[str, tuple[Path, str]]]:
+        """Each program in the environment, with the libnccl that it loads and the code of the step at which it is
+        found.
+        """
         preloaded = self._named("LD_PRELOAD")
         torch = next((each for each in self.packages if each.name == "torch"), None)
         if torch is not None and (found := self._of_torch()) is not None:
-            yield _Loaded(torch.title, *found) if preloaded is None else _Loaded(torch.title, preloaded, "preloaded")
+            yield torch.title, found if preloaded is None else (preloaded, "preloaded")
         vllm = next((each for each in self.packages if each.name == "vllm"), None)
         given = self.variables.get(VLLM_VARIABLE)
         if vllm is not None and given and Path(given).is_file():
-            yield _Loaded(vllm.title, Path(given), "vllm_variable")
+            yield vllm.title, (Path(given), "vllm_variable")
         loader = next((each for name in BY_LOADER for each in self.packages if each.name == name), None)
         by = FINDERS if loader is None else loader.title
         if loader is not None or self._file() is not None:
             conda = Path(self.variables.get("CONDA_PREFIX") or self.prefix) / "lib" / SONAME
             own = (self._file(), "wheel"), (conda if conda.is_file() else None, "conda")
             if (first := _first([(preloaded, "preloaded"), *own, *self._by_loader()])) is not None:
-                yield _Loaded(by, *first)
+                yield by, first
         others = [(preloaded, "preloaded"), *self._by_loader()]
         if (first := _first(others)) is not None:
-            yield _Loaded(LINKED, *first)
+            yield LINKED, first
 
     def _of_torch(self) -> tuple[Path, str] | None:
         """The libnccl that torch loads, by the search paths in its library's file; RPATH is searched before
@@ -172,10 +164,11 @@ class _Environment:
             said = _needs(library) if library.is_file() else None
             if said is None:
                 continue
-            in_file = [(_expanded(each, library.parent) / SONAME) for each in said.folders]
-            own = (next((each for each in in_file if each.is_file()), None), "rpath" if said.first else "runpath")
+            folders, before = said
+            in_file = [(_expanded(each, library.parent) / SONAME) for each in folders]
+            own = (next((each for each in in_file if each.is_file()), None), "rpath" if before else "runpath")
             named = (self._named("LD_LIBRARY_PATH"), "library_path")
-            return _first([own, named, *self._by_loader()] if said.first else [named, own, *self._by_loader()])
+            return _first([own, named, *self._by_loader()] if before else [named, own, *self._by_loader()])
         return None
 
     def _by_loader(self) -> list[tuple[Path | None, str]]:
@@ -220,21 +213,15 @@ def _first(steps: Sequence[tuple[Path | None, str]]) -> tuple[Path, str] | None:
     return next(((file, why) for file, why in steps if file is not None), None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Needs:
-    """The folders in which a file that needs libnccl looks for it, and whether it does so before LD_LIBRARY_PATH."""
-
-    folders: tuple[str, ...]
-    first: bool
-
-
 def _named_by(tag: Any) -> list[str]:
     """The needed library, RPATH or RUNPATH in an entry of the dynamic section."""
     return [str(getattr(tag, each)) for each in ("needed", "rpath", "runpath") if hasattr(tag, each)]
 
 
-def _needs(library: Path) -> _Needs | None:
-    """Where a library looks for libnccl.so.2; None for a file that does not need it, or is no library."""
+def _needs(library: Path) -> tuple[list[str], bool] | None:
+    """The folders in which a library looks for libnccl.so.2, and whether it does so before LD_LIBRARY_PATH; None for a
+    file that does not need it, or is no library.
+    """
     from elftools.elf.dynamic import DynamicSection  # of an extra
 
     from tuner.oracle import symbols
@@ -252,7 +239,7 @@ def _needs(library: Path) -> _Needs | None:
     if SONAME not in needed:
         return None
     paths = runpath or rpath  # RPATH counts only where there is no RUNPATH: ld.so(8)
-    return _Needs(tuple(folder for each in paths for folder in each.split(":") if folder), not runpath and bool(rpath))
+    return [folder for each in paths for folder in each.split(":") if folder], not runpath and bool(rpath)
 
 
 def _expanded(folder: str, origin: Path) -> Path:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, IncompleteTopology, TunerError
-from tuner.base.findings import Finding, Severity, words
+from tuner.base.files import read_bytes
+from tuner.base.findings import Finding, Severity, in_words, words
 from tuner.base.frames import Column, Rows
 from tuner.base.records import json_form
 from tuner.base.spelling import spelled
@@ -90,9 +91,10 @@ class FileDiagnosis:
         return self.findings[0].severity
 
 
-@dataclass(frozen=True, slots=True, repr=False)
 class DiagnosedFiles(Rows[FileDiagnosis]):
     """Diagnoses of the files of a job, the gravest first. As a frame it has a row for each finding."""
+
+    __slots__ = ()
 
     @property
     def severity(self) -> Severity:
@@ -128,9 +130,14 @@ def refused(file: Path, kind: FileKind, error: TunerError, known: "KnownFacts") 
     return found_in(file, kind, [in_words(Severity.UNKNOWN, text)], known)
 
 
-def in_words(severity: Severity, text: str) -> Finding:
-    """A finding that consists only of a sentence, such as an error's message."""
-    return Finding("diagnose.in_words", severity, {"text": text})
+def note(name: str, **facts: object) -> Finding:
+    """A note of a diagnosis; ``name`` is its code without the room."""
+    return Finding(f"diagnose.{name}", Severity.NOTE, facts)
+
+
+def text_of(file: Path) -> str:
+    """The text of a file. BadInput if it cannot be read."""
+    return read_bytes(file, BadInput).decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)

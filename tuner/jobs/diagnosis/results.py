@@ -9,7 +9,7 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.expressions import expression
 from tuner.base.findings import Finding, Severity
 from tuner.jobs.diagnosis.kinds import OF_LOGS
-from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, refused
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, note, refused
 from tuner.machine import catalogue, described, gpus
 from tuner.scenario import Scenario
 from tuner.scenario.logs.checks import devices
@@ -73,11 +73,11 @@ def _of_judged(
     """
     failing = [each for each in seen.sizes if each.verdict.fails]
     evidence = [*_causes(seen, asked, known), *(_rows("rows", each) for each in seen.problems)]
-    evidence += [_note("expected_by", what=each) for each in seen.expected_by]
+    evidence += [note("expected_by", what=each) for each in seen.expected_by]
     calls = {"failed": seen.calls_judged[0], "sizes": seen.calls_judged[1]}
     if not seen.judged:
         verdict = Finding("diagnose.times_not_judged", Severity.UNKNOWN, {})
-        evidence = [*(_note("times_want", what=each) for each in seen.missing), *evidence]
+        evidence = [*(note("times_want", what=each) for each in seen.missing), *evidence]
     elif seen.passes:
         verdict = Finding("diagnose.as_fast", Severity.NOTE, calls)
     elif failing:
@@ -144,15 +144,15 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: KnownFacts) -> I
     adapters.
     """
     gpu, machines = machines_with_such_gpus(file)
-    evidence = [_note("gpus_of_node", gpus=gpu)] if gpu else []
+    evidence = [note("gpus_of_node", gpus=gpu)] if gpu else []
     if gpu and not machines:
         yield Finding("diagnose.no_such_machine", Severity.UNKNOWN, {"gpus": gpu})
         yield from evidence
         return
-    evidence += [_note("machines_with_gpus", names=", ".join(machines))] if machines else []
+    evidence += [note("machines_with_gpus", names=", ".join(machines))] if machines else []
     if alike := [machine for machine in machines if _has_bus_ids(machine, file)]:
         machines = alike
-        evidence.append(_note("machines_with_bus_ids", names=", ".join(machines)))
+        evidence.append(note("machines_with_bus_ids", names=", ".join(machines)))
     seen = []
     for machine in machines:
         with suppress(TunerError):
@@ -165,13 +165,9 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: KnownFacts) -> I
     for each in seen:
         if verdict.severity is Severity.FAULT and each.machine == verdict.facts["machine"]:
             for cause in each.diagnosis:
-                yield _note("points_to", resource=str(cause.resource), what=cause.what)
+                yield note("points_to", resource=str(cause.resource), what=cause.what)
     yield from [each for each in every if each.code == "accept.lowest"][:1]
     yield from evidence
-
-
-def _note(name: str, **facts: object) -> Finding:
-    return Finding(f"diagnose.{name}", Severity.NOTE, facts)
 
 
 def _of_all(seen: Sequence[acceptance.Acceptance]) -> Finding:
@@ -258,7 +254,7 @@ def _given(file: MeasurementFile, known: KnownFacts) -> Given:
 
 def _rows(name: str, problem: acceptance.FileProblem) -> Finding:
     """What is wrong in rows of a file, as a note."""
-    return _note(name, kind=problem.kind, refused=problem.refused, lines=list(problem.lines), text=problem.text)
+    return note(name, kind=problem.kind, refused=problem.refused, lines=list(problem.lines), text=problem.text)
 
 
 def _causes(seen: acceptance.Acceptance, asked: acceptance.AcceptOptions, known: KnownFacts) -> Iterator[Finding]:
@@ -270,9 +266,9 @@ def _causes(seen: acceptance.Acceptance, asked: acceptance.AcceptOptions, known:
             if not joint.problems and all(each.verdict is not SizeVerdict.fast for each in joint.sizes):
                 causes = joint.diagnosis
         if not causes:
-            yield _note("no_common_cause")
+            yield note("no_common_cause")
     for each in causes:
         if each.resource is Resource.nvlinks and known.links_of is not None:
-            yield _note("time_cause_shown", resource=each.resource.value, file=known.links_of)
+            yield note("time_cause_shown", resource=each.resource.value, file=known.links_of)
         else:
-            yield _note("time_cause", resource=each.resource.value, what=each.what)
+            yield note("time_cause", resource=each.resource.value, what=each.what)

@@ -13,7 +13,7 @@ from tuner.base.findings import Finding, Severity, worst
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.jobs.diagnosis.kinds import cut
-from tuner.jobs.diagnosis.records import DiagnosisOptions, FileDiagnosis, FileKind, KnownFacts, found_in
+from tuner.jobs.diagnosis.records import DiagnosisOptions, FileDiagnosis, FileKind, KnownFacts, found_in, note
 from tuner.machine import listings
 from tuner.machine.listings import ListingAdditions, complete, completed
 from tuner.machine.listings.shape import of_listing as shape_of
@@ -44,10 +44,10 @@ def of_topology(file: Path, known: KnownFacts) -> FileDiagnosis:
         well = Finding(f"diagnose.{code}", Severity.NOTE, {"notes": len(seen.findings)})
         return found_in(file, FileKind.topology, [well], known, seen)
     first, *others = shown
-    evidence = [_note("on_devices", devices=", ".join(first.devices))] if first.devices else []
-    evidence += [_note("to_do", what=first.do)] if first.do != "nothing" else []
+    evidence = [note("on_devices", devices=", ".join(first.devices))] if first.devices else []
+    evidence += [note("to_do", what=first.do)] if first.do != "nothing" else []
     evidence += _cost(seen)
-    evidence += [_note("also_of_topology", kind=each.kind, says=each.says) for each in others]
+    evidence += [note("also_of_topology", kind=each.kind, says=each.says) for each in others]
     if any(each.kind == "gpudirect" for each in shown):
         known.without_gpudirect = known.without_gpudirect or str(file)
     if any(each.kind == "nvlinks" for each in grave):
@@ -55,10 +55,6 @@ def of_topology(file: Path, known: KnownFacts) -> FileDiagnosis:
     severity = Severity.FAULT if grave else Severity.UNLIKE
     verdict = Finding("diagnose.of_topology", severity, {"kind": first.kind, "says": first.says})
     return found_in(file, FileKind.topology, [verdict, *evidence], known, seen)
-
-
-def _note(name: str, **facts: object) -> Finding:
-    return Finding(f"diagnose.{name}", Severity.NOTE, facts)
 
 
 def _of_domain(file: Path, hosts: Sequence[tuple[str, int]], asked: DoctorOptions, known: KnownFacts) -> FileDiagnosis:
@@ -98,7 +94,7 @@ def _cost(seen: Examination) -> Iterator[Finding]:
         if now is not None and repaired is not None and now < repaired:
             wrong = sum(bool(each.changes) and each.severity == WRONG for each in seen.findings)
             code = "topology_costs_together" if wrong > 1 else "topology_costs"
-            yield _note(code, faults=wrong, bytes=last.bytes, busbw_gbs=now, repaired_busbw_gbs=repaired)
+            yield note(code, faults=wrong, bytes=last.bytes, busbw_gbs=now, repaired_busbw_gbs=repaired)
 
 
 def of_listing(file: Path, known: KnownFacts) -> FileDiagnosis:
@@ -115,7 +111,7 @@ def of_listing(file: Path, known: KnownFacts) -> FileDiagnosis:
     severity = Severity.UNLIKE if near.differs else Severity.NOTE
     found = [Finding("diagnose.nearest", severity, {"machine": near.machine, "what": near.in_words})]
     if len(as_near) > 1:
-        found.append(_note("as_near", names=", ".join(as_near[1:])))
+        found.append(note("as_near", names=", ".join(as_near[1:])))
     return found_in(file, FileKind.listing, found, known)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from tuner.base.errors import BadInput, BadTable
 from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
-from tuner.base.findings import Finding, Severity
+from tuner.base.findings import Finding, Severity, in_words
 from tuner.jobs.check_run import check as check_run
-from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, in_words
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in
 from tuner.jobs.traces import flight_recorder, nsight
 from tuner.jobs.traces import read as traces
 from tuner.jobs.traces.calls import CallList, WantedCalls
@@ -70,7 +70,7 @@ def of_trace(file: Path, known: KnownFacts) -> FileDiagnosis:
     severity = Severity.FAULT if seen.differing else Severity.NOTE
     found = [Finding("diagnose.calls_compared", severity, facts), shown]
     for each in seen.differing:
-        picks = " or ".join(map(str, each.emulated)) or "nothing"
+        picks = each.emulated_in_words or "nothing"
         facts = {"collective": each.collective.name, "bytes": each.bytes, "ran": each.executed_in_words, "picks": picks}
         found.append(Finding("diagnose.ran_otherwise", Severity.NOTE, facts))
     found += [in_words(Severity.NOTE, each) for each in seen.notes]

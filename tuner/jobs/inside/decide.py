@@ -96,15 +96,9 @@ class JobDecision:
         return tuple(arm for arm in self.arms if arm.why_not is None)
 
 
-@dataclass(frozen=True, slots=True)
-class JobBlock:
-    """A block: consecutive calls of an arm, compared with the calls around them. Gains are logarithms; the job's gain
-    is NaN if it is unknown.
-    """
-
-    at_s: float
-    gain: float
-    job_gain: float
+# A block: consecutive calls of an arm, compared with the calls around them. Gains are logarithms; the job's gain is NaN
+# if it is unknown.
+BLOCK = np.dtype([(name, np.float64) for name in ("at_s", "gain", "job_gain")])
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -120,14 +114,15 @@ class ArmKey:
 
 @dataclass(frozen=True, slots=True)
 class ExploredArm:
-    """An arm on one communicator: its blocks, and the total times in us of its calls and of the usual ones.
+    """An arm on one communicator: its blocks (:data:`BLOCK`, an array [block]), and the total times in us of its calls
+    and of the usual ones.
 
     ``ends_apart``: ranks do not end its calls together. ``own``: it ran before any rank can have explored, so it is no
     arm, but NCCL's own choice for some of the calls.
     """
 
     key: ArmKey
-    blocks: tuple[JobBlock, ...]
+    blocks: NDArray[np.void]
     usual_us: float
     usual_calls: int
     arm_us: float
@@ -203,7 +198,7 @@ def explored(each: JoinedCalls, steps: JobSteps | None = None) -> Iterator[Explo
             if now is None or other is None or now == other:
                 continue
             is_arm = each.call[mine] == arm
-            if found := tuple(_blocks(is_arm, base, log_us[mine], each.at_s[mine], steps)):
+            if len(found := np.array([*_blocks(is_arm, base, log_us[mine], each.at_s[mine], steps)], BLOCK)):
                 key = ArmKey(each.communicator.ranks, each.communicator.nodes or 0, point, now, other)
                 usual_us, arm_us = each.transfer_us[mine[base]], each.transfer_us[mine[is_arm]]
                 times = float(usual_us.sum()), len(usual_us), float(arm_us.sum()), len(arm_us)
@@ -242,7 +237,8 @@ def _blocks(
     log_us: NDArray[np.float64],
     at_s: NDArray[np.float64],
     steps: JobSteps | None,
-) -> Iterator[JobBlock]:
+) -> Iterator[tuple[float, float, float]]:
+    """Yields the values of each block, in the order of :data:`BLOCK`."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_arm, [False]]).astype(np.int8)))
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
         count = int(stop - start)
@@ -256,7 +252,7 @@ def _blocks(
             progress = _progress(at_s, int(start), int(stop))
         else:
             progress = _of_steps(steps, is_arm, at_s, float(at_s[start]), float(at_s[stop - 1]))
-        yield JobBlock(float(at_s[stop - 1]), gain, progress)
+        yield float(at_s[stop - 1]), gain, progress
 
 
 def _progress(at_s: NDArray[np.float64], start: int, stop: int) -> float:
@@ -293,12 +289,12 @@ def _of_steps(
     return float(np.log(around.mean()) - np.log(steps.time_s[start:stop].mean())) / part
 
 
-def _units(blocks: Sequence[JobBlock]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _units(blocks: NDArray[np.void]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Gains by kernel times and gains of the job, both arrays [unit]. A unit is a stretch of time, as short as noise
     allows. Stretches have equal numbers of blocks, so that none is empty if there are days between restarts.
     """
-    ordered = sorted(blocks, key=lambda block: block.at_s)
-    gains, job = (np.array([getattr(block, name) for block in ordered]) for name in ("gain", "job_gain"))
+    ordered = blocks[np.argsort(blocks["at_s"], kind="stable")]
+    gains, job = ordered["gain"], ordered["job_gain"]
     wanted = min(MOST_UNITS, len(blocks))
     while True:
         of_gain = np.array([np.median(its) for its in np.array_split(gains, wanted)])
@@ -310,7 +306,7 @@ def _units(blocks: Sequence[JobBlock]) -> tuple[NDArray[np.float64], NDArray[np.
 
 def _judged(arms: Sequence[ExploredArm], span_s: float, by_steps: bool) -> JobArm:
     """Judges an arm from all its communicators. If kernel times cannot decide, only the job's time does."""
-    key, blocks = arms[0].key, [block for each in arms for block in each.blocks]
+    key, blocks = arms[0].key, np.concatenate([each.blocks for each in arms])
     of_gain, of_job = _units(blocks)
     found = paired(of_gain)
     job = paired(of_job) if np.isfinite(of_job).sum() >= FEWEST_UNITS else None

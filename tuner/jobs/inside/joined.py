@@ -98,25 +98,6 @@ class JoinedCalls:
     mismatched: int
 
 
-@dataclass()
-class _Gathered:
-    """The heads of all files, grouped by communicator."""
-
-    communicators: dict[int, tuple[Any, dict[int, str]]] = field(default_factory=dict)
-    files: dict[int, list[tuple[JobFile, int]]] = field(default_factory=lambda: defaultdict(list))
-
-    def by_time(self) -> list[int]:
-        """Numbers of the communicators, the one with the most kernel time first."""
-        return sorted(self.files, key=lambda each: -_time_us(self.files[each]))
-
-    def communicator(self, number: int) -> JobCommunicator:
-        """The communicator, as the files of all its ranks describe it."""
-        one, names = self.communicators[number]
-        ranks = int(one["ranks"]) or len(names)
-        nodes = int(one["nodes"]) if 0 < one["nodes"] <= ranks else None
-        return JobCommunicator(number, one["name"].decode(errors="replace"), ranks, nodes, dict(sorted(names.items())))
-
-
 @dataclass(frozen=True, slots=True)
 class JobFolder:
     """The files of a job. ``lost``: calls without room in the plugin; every 2**``thinned``-th call has a record.
@@ -251,9 +232,8 @@ def joined(folder: JobFolder, fold: Fold | None = None) -> Iterator[JoinedCalls]
     ``fold`` makes columns (arrays [call], times in us) from the calls of all ranks; :func:`by_dask` makes such a
     function.
     """
-    gathered = _gathered(folder)
-    for number in gathered.by_time():
-        yield _joined_one(gathered, number, fold or _folded, folder)
+    for number, files in _by_communicator(folder).items():
+        yield _joined_one(_communicator(number, files), files, fold or _folded, folder)
 
 
 def no_call(communicators: Iterable[JobCommunicator]) -> CannotBeJudged:
@@ -265,22 +245,31 @@ def no_call(communicators: Iterable[JobCommunicator]) -> CannotBeJudged:
 
 def largest(folder: JobFolder) -> JobCommunicator:
     """The communicator with the most kernel time over all ranks. BadInput if there is none."""
-    gathered = _gathered(folder)
-    for number in gathered.by_time():
-        return gathered.communicator(number)
+    for number, files in _by_communicator(folder).items():
+        return _communicator(number, files)
     raise BadInput("no call has a record of every rank")
 
 
-def _gathered(folder: JobFolder) -> _Gathered:
-    found = _Gathered()
+def _by_communicator(folder: JobFolder) -> dict[int, list[tuple[JobFile, int]]]:
+    """Files of each communicator, with its place in each, by its number; the one with the most kernel time first."""
+    found = defaultdict[int, list[tuple[JobFile, int]]](list)
     for file in folder.files:
         for place in np.unique(file.kinds["communicator"]):
-            one = file.communicators[place]
-            number = int(one["id"])
-            name = f"rank {file.rank} on {file.host}" if file.rank is not None else f"process {file.pid} on {file.host}"
-            found.communicators.setdefault(number, (one.copy(), {}))[1].setdefault(int(one["rank"]), name)
-            found.files[number].append((file, int(place)))
-    return found
+            found[int(file.communicators[place]["id"])].append((file, int(place)))
+    return dict(sorted(found.items(), key=lambda each: -_time_us(each[1])))
+
+
+def _communicator(number: int, files: Sequence[tuple[JobFile, int]]) -> JobCommunicator:
+    """A communicator, as the files of all its ranks describe it."""
+    names = dict[int, str]()
+    for file, place in files:
+        name = f"rank {file.rank}" if file.rank is not None else f"process {file.pid}"
+        names.setdefault(int(file.communicators[place]["rank"]), f"{name} on {file.host}")
+    first, place = files[0]
+    one = first.communicators[place]
+    ranks = int(one["ranks"]) or len(names)
+    nodes = int(one["nodes"]) if 0 < one["nodes"] <= ranks else None
+    return JobCommunicator(number, one["name"].decode(errors="replace"), ranks, nodes, dict(sorted(names.items())))
 
 
 def _time_us(files: Sequence[tuple[JobFile, int]]) -> float:
@@ -472,11 +461,12 @@ def by_dask(to: Path, parts: int = 1) -> Fold:
     return fold
 
 
-def _joined_one(gathered: _Gathered, number: int, fold: Fold, folder: JobFolder) -> JoinedCalls:
-    communicator = gathered.communicator(number)
+def _joined_one(
+    communicator: JobCommunicator, files: Sequence[tuple[JobFile, int]], fold: Fold, folder: JobFolder
+) -> JoinedCalls:
     ranks = communicator.ranks
     kinds: dict[JobCall, int] = {}
-    found = fold(_rank_calls(gathered.files[number], kinds, ranks, folder.left_out))
+    found = fold(_rank_calls(files, kinds, ranks, folder.left_out))
     # a rank that is there twice, or is none of it, shows in the sum of their numbers, or in that of the squares
     of_all = ranks * (ranks - 1) // 2, ranks * (ranks - 1) * (2 * ranks - 1) // 6
     whole = (found["ranks"] == ranks) & (found["sum"] == of_all[0]) & (found["squares"] == of_all[1])

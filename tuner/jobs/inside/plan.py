@@ -276,7 +276,7 @@ def _planned(found: _CountedCalls, model: _Times, most_factor: float) -> Iterato
 def _measured(arms: Sequence[ExploredArm]) -> PlannedArm:
     """The factor of an arm, from its blocks on all communicators."""
     usual_us = sum(arm.usual_us * arm.arm_calls / arm.usual_calls for arm in arms)
-    gains = [block.gain for arm in arms for block in arm.blocks]
+    gains = np.concatenate([arm.blocks["gain"] for arm in arms])
     sd = max(LEAST_SD, float(np.std(gains)) / sqrt(len(gains)))
     return PlannedArm(arms[0].key.arm, sum(arm.arm_us for arm in arms) / usual_us, sd, len(gains))
 

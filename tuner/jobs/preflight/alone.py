@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import NoAlgorithm, TooManyRanges
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.nouns import Span
 from tuner.base.numerics import SizeArray, shortest
 from tuner.base.sizes import human_bytes
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, combinations, launches
@@ -137,14 +138,6 @@ ADAPTER_KEYS = ("nics", "nic-gbps", "gpudirect")
 
 
 @dataclass(frozen=True, slots=True)
-class SizeBounds:
-    """The range of sizes that is asked about, in nBytes; if ``low`` is None, it begins at one element."""
-
-    low: int | None
-    high: int
-
-
-@dataclass(frozen=True, slots=True)
 class ChoiceCost:
     """The largest slowdown of a call by NCCL's own times, if all ranks choose the same; ``ratio`` is the time with the
     difference over that without it."""
@@ -161,15 +154,22 @@ class ChoiceCost:
         return f"what differs costs up to {per_cent:.1f} % by NCCL's times ({where})"
 
 
-def all_differing_picks(views: Views, requests: Iterable[Request], over: SizeBounds) -> list[DifferingPicks]:
-    """Ranges of sizes at which ranks choose differently. Raises BadInput, BadTable and UnknownRelease."""
+def _ends(over: Span) -> tuple[int | None, int]:
+    """The first size in nBytes (None: one element), and the last; :data:`FOLLOWED_BYTES` if it has no end."""
+    return over.low or None, FOLLOWED_BYTES if over.high is None else over.high
+
+
+def all_differing_picks(views: Views, requests: Iterable[Request], over: Span) -> list[DifferingPicks]:
+    """Ranges of sizes in ``over`` (nBytes; from 0: from one element) at which ranks choose differently. Raises
+    BadInput, BadTable and UnknownRelease.
+    """
     if len(views.settings) < 2:
         return []
     asked = [views.selection(setting) for setting in views.settings]
-    return [each for request in requests for each in differing_picks(asked, request, over.low, over.high)]
+    return [each for request in requests for each in differing_picks(asked, request, *_ends(over))]
 
 
-def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over: SizeBounds) -> Reach:
+def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over: Span) -> Reach:
     """The effect of the named difference if it were the only one. Raises BadInput, BadTable and UnknownRelease."""
     common = assembled.common
     hosts = [
@@ -184,7 +184,7 @@ def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over:
     return changed(views, common, requests, over)
 
 
-def changed(views: Views, common: RankSetting, requests: Sequence[Request], over: SizeBounds) -> Reach:
+def changed(views: Views, common: RankSetting, requests: Sequence[Request], over: Span) -> Reach:
     """The effect of differences on ranks that agree: compares their choices and times with those of ranks that all have
     the common setting."""
     here, without = views.selection(views.settings[0]), _all(views, common)
@@ -211,10 +211,10 @@ def _all(views: Views, common: RankSetting) -> Selection:
     return Views([HostsAlike((common,), sum(hosts.count for hosts in views.hosts))]).selection(common)
 
 
-def _same_choices(here: Selection, without: Selection, request: Request, over: SizeBounds) -> bool:
+def _same_choices(here: Selection, without: Selection, request: Request, over: Span) -> bool:
     if here.usable(request) != without.usable(request):
         return False
-    ranges = [ranges_of(each, request, over.low, over.high) for each in (here, without)]
+    ranges = [ranges_of(each, request, *_ends(over)) for each in (here, without)]
     first, second = (
         None if each is None else np.column_stack([each.from_bytes, each.algorithm, each.protocol, each.channels])
         for each in ranges

@@ -163,9 +163,7 @@ def described(facts: RankFacts, has_adapters: bool = True) -> dict[str, str]:
         GPUS: facts.gpu_words,
         ADAPTERS: facts.port_words(variables),
         NETWORK: facts.network(variables) or NOT_KNOWN,
-        INTERFACES: counted(
-            "speed not known" if each.gbps is None else f"{each.gbps:g} Gb/s" for each in facts.sockets(variables)
-        ),
+        INTERFACES: counted(each.in_words for each in facts.sockets(variables)),
         RANKS_OF_HOST: "one per GPU" if facts.ranks_of_host is None else str(facts.ranks_of_host),
         "driver": facts.driver or NOT_KNOWN,
         "container": facts.container or "none",

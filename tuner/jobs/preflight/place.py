@@ -10,7 +10,7 @@ from pathlib import Path
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.expressions import expression
-from tuner.jobs.preflight.reading import NetworkInterface, Port, Processor, RankFacts
+from tuner.jobs.preflight.reading import Processor, RankFacts
 from tuner.machine import catalogue, skeleton
 from tuner.machine.gpus import nccls_family
 from tuner.machine.topology import Cpu, Topology, reader
@@ -131,7 +131,7 @@ def _compare_adapters(topology: Topology, facts: RankFacts, variables: Mapping[s
     changes, agrees, assumed = found
     nets, sockets = topology.nets, facts.sockets(variables)
     over_ip = bool(sockets) and not facts.used_ports(variables)
-    ports: Sequence[Port | NetworkInterface] = sockets if over_ip else facts.used_ports(variables)
+    ports = sockets if over_ip else facts.used_ports(variables)
     speeds = [port.gbps for port in ports if port.gbps and isfinite(port.gbps)]
     if not ports or len(speeds) < len(ports) or len(ports) > len(nets):
         assumed.append(f"{ADAPTERS} ({facts.port_words(variables)} on record)")

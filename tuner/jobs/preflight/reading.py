@@ -58,12 +58,15 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of an RDMA adapter; ``gbps`` is its speed in 1e9 bits per second, None if the system does not know it."""
+    """A port of an RDMA adapter, or a network interface that is up, which has no number and no ``link``.
+
+    ``gbps`` is its speed in 1e9 bits per second, None if the system does not know it.
+    """
 
     name: str
-    port: int
     gbps: float | None
-    link: str | None
+    port: int = 0
+    link: str | None = None
 
     @property
     def in_words(self) -> str:
@@ -116,7 +119,7 @@ class RankFacts:
     ranks_of_host: int | None = None  # where the records are of ranks: how many the host has
     switch: NamedFile | None = None
     next_tuner: NamedFile | None = None
-    interfaces: tuple["NetworkInterface", ...] = ()
+    interfaces: tuple[Port, ...] = ()
 
     @property
     def release(self) -> str | None:
@@ -168,7 +171,7 @@ class RankFacts:
         links = {port.link for port in ports}
         return None if None in links else " and ".join(sorted(_LINKS.get(str(link), str(link)) for link in links))
 
-    def sockets(self, variables: Mapping[str, str]) -> tuple["NetworkInterface", ...]:
+    def sockets(self, variables: Mapping[str, str]) -> tuple[Port, ...]:
         """Interfaces that NCCL uses if its network is sockets: all that NCCL_SOCKET_IFNAME does not exclude."""
         if self.network(variables) != IP_SOCKETS:
             return ()
@@ -251,14 +254,6 @@ _OF_TEXTS = {"NCCL_COLLNET_ENABLE": "0"}  # ncclParamCollNetEnable is asked of a
 _BUFFERS = {"NCCL_BUFFSIZE": 1 << 22, "NCCL_LL_BUFFSIZE": 1 << 19, "NCCL_LL128_BUFFSIZE": 120 * 640 * 8 * 8}
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkInterface:
-    """A network interface that is up, and its speed in 1e9 bits per second (None if the system does not report it)."""
-
-    name: str
-    gbps: float | None
-
-
 def counted(words: Any) -> str:
     """Each distinct word with its count, ``8 x h100-sxm``; ``none`` if there are no words."""
     return ", ".join(f"{count} x {word}" for word, count in sorted(Counter(words).items())) or "none"
@@ -283,7 +278,7 @@ def of_json(given: Mapping[str, Any]) -> RankFacts:
             processor=_processor(given["cpu"]),
             gpus=tuple(str(gpu["device"]) for gpu in given["gpus"]),
             ports=tuple(
-                Port(str(port["name"]), int(port["port"]), _given(float, port["gbps"]), _given(str, port["link"]))
+                Port(str(port["name"]), _given(float, port["gbps"]), int(port["port"]), _given(str, port["link"]))
                 for port in given["adapters"]
                 if port["active"] and port["opens"] is not False
             ),
@@ -297,8 +292,7 @@ def of_json(given: Mapping[str, Any]) -> RankFacts:
             switch=_named(given.get("switch")),
             next_tuner=_named(given["plugins"].get("next")),
             interfaces=tuple(
-                NetworkInterface(str(each["name"]), _given(float, each["gbps"]))
-                for each in given.get("interfaces") or ()
+                Port(str(each["name"]), _given(float, each["gbps"])) for each in given.get("interfaces") or ()
             ),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -12,11 +12,12 @@ from pathlib import Path
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import TunerError
 from tuner.base.findings import Finding, Severity
+from tuner.base.nouns import Span
 from tuner.base.records import json_form
 from tuner.base.sizes import as_ranges, plural
 from tuner.emulator.request import Request
 from tuner.jobs.preflight import differences as named
-from tuner.jobs.preflight.alone import ChoiceCost, DifferingPicks, SizeBounds, all_differing_picks, cost, reach_of
+from tuner.jobs.preflight.alone import ChoiceCost, DifferingPicks, all_differing_picks, cost, reach_of
 from tuner.jobs.preflight.differences import RankDifference, Reach
 from tuner.jobs.preflight.reading import Collected, RecordedRank, Unreadable, read
 from tuner.jobs.preflight.settings import (
@@ -103,10 +104,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class PreflightQuery:
-    """A question about a folder of records: the calls and their sizes, and what the user says about the nodes."""
+    """A question about a folder of records: the calls and their sizes (nBytes; from 0: from one element), and what the
+    user says about the nodes.
+    """
 
     requests: tuple[Request, ...]
-    over: SizeBounds
+    over: Span
     nodes: DescribedNodes = field(default_factory=DescribedNodes)
 
 

@@ -1,7 +1,8 @@
 """Records of the calls in a file, which every reader of files returns."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
@@ -90,6 +91,40 @@ class CallList:
     def executed(self) -> tuple[TracedCall, ...]:
         """The calls for which the file says what was executed."""
         return tuple(call for call in self.choices or self.calls if call.ran is not None and call.ran.says_anything)
+
+
+Member: TypeAlias = tuple[str, int]  # a communicator, and a rank of it
+
+
+def of_lowest_ranks(members: Iterable[Member], where: str) -> tuple[set[Member], list[str]]:
+    """The lowest rank of each communicator, whose calls count once for all its ranks; and a note if there are others.
+    ``where`` begins the note: what the file has of its ranks.
+    """
+    every = set(members)
+    lowest = {(name, min(rank for other, rank in every if other == name)) for name, _ in every}
+    note = f"{where} of {len(every)} ranks; only those of the lowest rank of each communicator are counted"
+    return lowest, [note] if len(every) > len(lowest) else []
+
+
+def tallied(counts: Mapping[TracedCall, int], durations_us: Mapping[TracedCall, list[float]]) -> tuple[TracedCall, ...]:
+    """The distinct calls, each with the number of times that it was made and its known durations."""
+    return tuple(
+        replace(call, calls=float(times), kernels_us=tuple(durations_us.get(call, ())))
+        for call, times in counts.items()
+    )
+
+
+NAMELESS = "undefined"  # PyTorch's description of a process group without one
+
+
+def group_name(name: str, description: str) -> str | None:
+    """The name of a process group of PyTorch with its description, if it has one; None without a name."""
+    return (f"{name} ({description})" if description not in ("", NAMELESS, name) else name) or None
+
+
+def whole_number(value: Any) -> int | None:
+    """A whole number from 0 on; None for any other value."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def is_all_to_all(name: str) -> bool:

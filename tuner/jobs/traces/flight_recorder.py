@@ -21,7 +21,17 @@ from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, PeerCall, peer_call
 from tuner.jobs.traces import kernels
-from tuner.jobs.traces.calls import CallList, TracedCall, duration, exchanged_bytes, number, spread_bytes
+from tuner.jobs.traces.calls import (
+    NAMELESS,
+    CallList,
+    TracedCall,
+    duration,
+    exchanged_bytes,
+    group_name,
+    number,
+    spread_bytes,
+    tallied,
+)
 
 KIND = "PyTorch Flight Recorder dump"
 _PICKLE = expression(rb"\x80[\x02-\x05]")
@@ -29,7 +39,6 @@ _PREFIX = "nccl:"
 _BACKEND = expression(r"^(?:nccl|gloo|ucc|mpi|xccl):")  # before a collective's name
 _GROUP = "nccl:coalesced"  # of calls that are entries themselves
 _COMPLETED = "completed"
-_NAMELESS = "undefined"  # the description of a group without one
 MOST_RANKS = 8  # of a process group that are named
 
 
@@ -138,7 +147,7 @@ class ProcessGroup:
     @property
     def title(self) -> str:
         """The description, or else the name, with the first ranks."""
-        said = self.description if self.description != _NAMELESS else self.name
+        said = self.description if self.description != NAMELESS else self.name
         return f"{said} {list(self.members[:MOST_RANKS])}"
 
 
@@ -217,10 +226,7 @@ def from_value(file: str, value: Mapping[str, Any]) -> CallList:
             durations_us.setdefault(call, []).append(1000.0 * duration_ms)
     if not counted:
         raise BadInput(f"{file}: this Flight Recorder dump has no entries: set TORCH_NCCL_TRACE_BUFFER_SIZE above 0")
-    calls = tuple(
-        replace(call, calls=float(times), kernels_us=tuple(durations_us.get(call, ())))
-        for call, times in counted.items()
-    )
+    calls = tallied(counted, durations_us)
     sizes = "elements x type, of all ranks together for AllGather and ReduceScatter"
     release = value.get("comm_lib_version") or value.get("nccl_version")
     releases = (release,) if isinstance(release, str) else ()
@@ -269,7 +275,7 @@ def _call(entry: Mapping[str, Any], ranks: int | None) -> TracedCall:
         collective,
         None,
         ranks=ranks,
-        communicator=(f"{named} ({described})" if described not in ("", _NAMELESS, named) else named) or None,
+        communicator=group_name(named, described),
     )
     function = peer_call(name)
     if collective is None and function is None:

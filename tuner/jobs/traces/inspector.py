@@ -11,9 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, duration, number, spread_bytes
+from tuner.jobs.traces.calls import (
+    CallList,
+    ExecutedCall,
+    Member,
+    TracedCall,
+    duration,
+    number,
+    of_lowest_ranks,
+    spread_bytes,
+    whole_number,
+)
 from tuner.scenario.logs import choice
 
 _COLLECTIVE, _POINT_TO_POINT, _STATISTICS = "coll_perf", "p2p_perf", "dump_stats"
@@ -49,20 +58,12 @@ def from_records(file: str, records: Iterable[Any]) -> CallList:
     return _call_list(file, (each for each in records if is_record(each)), [])
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """A rank of a communicator."""
-
-    communicator: str
-    rank: int
-
-
 def _call_list(file: str, records: Iterable[Mapping[str, Any]], cut: list[bool]) -> CallList:
-    durations_us: dict[tuple[_Member, TracedCall], list[float]] = defaultdict(list)
+    durations_us: dict[tuple[Member, TracedCall], list[float]] = defaultdict(list)
     dropped = 0
     for record in records:
         head = given if isinstance(given := record.get("header"), dict) else {}
-        member = _Member(_name(head), _whole(head.get("rank")) or 0)
+        member = _name(head), whole_number(head.get("rank")) or 0
         if isinstance(body := record.get(_COLLECTIVE), dict):
             try:
                 call, took_us = _collective(head, body), duration(body.get("coll_exec_time_us"))
@@ -70,38 +71,23 @@ def _call_list(file: str, records: Iterable[Mapping[str, Any]], cut: list[bool])
                 raise BadInput(f"{file} has a record that is not what the Inspector writes: {error!r}") from None
             durations_us[member, call].append(took_us)
         elif isinstance(body := record.get(_POINT_TO_POINT), dict):
-            ranks, size = _whole(head.get("n_ranks")), _whole(body.get("p2p_msg_size_bytes"))
-            named = TracedCall(str(body.get("p2p")), None, size, ranks=ranks, communicator=member.communicator)
+            ranks, size = whole_number(head.get("n_ranks")), whole_number(body.get("p2p_msg_size_bytes"))
+            named = TracedCall(str(body.get("p2p")), None, size, ranks=ranks, communicator=member[0])
             durations_us[member, named].append(duration(body.get("p2p_exec_time_us")))
         elif isinstance(body := record.get(_STATISTICS), dict):
             dropped = max(dropped, _dropped(body))
     if not durations_us:
         raise BadInput(f"{file} has no record of a collective: give JSON of NCCL's Inspector with coll_perf")
-    first = {name: min(m.rank for m, _ in durations_us if m.communicator == name) for name in _names(durations_us)}
+    counted, notes = of_lowest_ranks((member for member, _ in durations_us), "the file has records")
     calls = tuple(
         replace(call, calls=float(len(times)), kernels_us=tuple(time_us for time_us in times if time_us > 0))
         for (member, call), times in durations_us.items()
-        if member.rank == first[member.communicator]
+        if member in counted
     )
-    return CallList(file, KIND, SIZES, calls, tuple(_notes(durations_us, calls, dropped, bool(cut))))
+    return CallList(file, KIND, SIZES, calls, (*notes, *_notes(calls, dropped, bool(cut))))
 
 
-def _names(durations_us: Iterable[tuple[_Member, TracedCall]]) -> dict[str, None]:
-    return dict.fromkeys(member.communicator for member, _ in durations_us)
-
-
-def _notes(
-    durations_us: Mapping[tuple[_Member, TracedCall], list[float]],
-    calls: tuple[TracedCall, ...],
-    dropped: int,
-    cut: bool,
-) -> Iterator[str]:
-    members = {member for member, _ in durations_us}
-    if len(members) > len({member.communicator for member in members}):
-        yield (
-            f"the file has records of {len(members)} ranks; only those of the lowest rank of each communicator are "
-            "counted"
-        )
+def _notes(calls: tuple[TracedCall, ...], dropped: int, cut: bool) -> Iterator[str]:
     if any(call.collective is not None for call in calls):
         yield "the Inspector leaves out calls below NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES (8192 if it is not set)"
     if dropped:
@@ -113,14 +99,14 @@ def _notes(
 def _dropped(body: Any) -> int:
     """The largest number of dropped records in a statistic, at any depth."""
     if isinstance(body, dict):
-        own = max((_whole(value) or 0 for key, value in body.items() if key == "dropped_total"), default=0)
+        own = max((whole_number(value) or 0 for key, value in body.items() if key == "dropped_total"), default=0)
         return max(own, *(_dropped(value) for key, value in body.items() if "p2p" not in key), 0)
     return 0
 
 
 def _collective(head: Mapping[str, Any], body: Mapping[str, Any]) -> TracedCall:
     name = str(body["coll"])
-    ranks, size = _whole(head.get("n_ranks")), _whole(body["coll_msg_size_bytes"])
+    ranks, size = whole_number(head.get("n_ranks")), whole_number(body["coll_msg_size_bytes"])
     collective = choice.collective(name)
     spread = collective is not None and spread_bytes(collective, 2, 2) != 2
     unusable = "their size is not recorded" if size is None else None
@@ -131,7 +117,7 @@ def _collective(head: Mapping[str, Any], body: Mapping[str, Any]) -> TracedCall:
         collective,
         None if size is None or unusable else spread_bytes(collective, size, ranks or 1),
         ranks=ranks,
-        nodes=_whole(head.get("nnodes")) or None,
+        nodes=whole_number(head.get("nnodes")) or None,
         communicator=_name(head),
         unusable=unusable,
         ran=executed_of(body),
@@ -145,7 +131,7 @@ def executed_of(body: Mapping[str, Any]) -> ExecutedCall | None:
         algorithm, _, protocol = str(body["algo_proto"]).rpartition("_")
     traced = body.get("event_trace_sn")
     events = traced.get("kernel_events") if isinstance(traced, dict) else None
-    channels = _whole(body.get("coll_n_channels")) or (len(events) if isinstance(events, list) else 0)
+    channels = whole_number(body.get("coll_n_channels")) or (len(events) if isinstance(events, list) else 0)
     ran = ExecutedCall(choice.algorithm(algorithm), choice.protocol(protocol), channels or None)
     return ran if ran.says_anything else None
 
@@ -154,10 +140,6 @@ def _name(head: Mapping[str, Any]) -> str:
     """The user's name of a communicator with its hash, or only the hash."""
     name, number_ = str(head.get("comm_name") or ""), str(head.get("id") or "unknown")
     return number_ if name in ("", "unknown") else f"{name} ({number_})"
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def records_of(file: str, content: str, cut: list[bool]) -> Iterator[Mapping[str, Any]]:

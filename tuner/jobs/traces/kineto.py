@@ -22,7 +22,7 @@ from tuner.base.files import GZIPPED, MOST_BYTES
 from tuner.base.names import Collective, PeerCall, peer_call
 from tuner.jobs.traces import kernels
 from tuner.jobs.traces import kernels as launched
-from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, duration, number
+from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, duration, group_name, number, whole_number
 
 RECORD = "record_param_comms"
 _NO_CALLS = ("wait", "init")  # recorded in the same way: a wait for a call, a process group that is made
@@ -291,7 +291,9 @@ def _call(arguments: Mapping[str, Any]) -> TracedCall:
     dtype = kernels.dtype(str(arguments.get("dtype")))
     size, unusable = None, None
     if collective is not None:
-        elements = _whole(arguments.get("Out msg nelems" if collective is Collective.AllGather else "In msg nelems"))
+        elements = whole_number(
+            arguments.get("Out msg nelems" if collective is Collective.AllGather else "In msg nelems")
+        )
         if dtype is None:
             unusable = f"type {arguments.get('dtype')} is none of NCCL's"
         elif elements is None:
@@ -299,18 +301,17 @@ def _call(arguments: Mapping[str, Any]) -> TracedCall:
         else:
             size = elements * dtype.size_bytes
     elif (function := peer_call(name)) is not None and dtype is not None:
-        elements = _whole(arguments.get("Out msg nelems" if function is PeerCall.Gather else "In msg nelems"))
+        elements = whole_number(arguments.get("Out msg nelems" if function is PeerCall.Gather else "In msg nelems"))
         size = None if elements is None else elements * dtype.size_bytes
     group, description = (str(arguments.get(f"Process Group {key}") or "") for key in ("Name", "Description"))
-    named = f"{group} ({description})" if description not in ("", "undefined", group) else group
     return TracedCall(
         name,
         collective,
         size,
         dtype,
-        ranks=_whole(arguments.get("Group size")),
+        ranks=whole_number(arguments.get("Group size")),
         members=_members(arguments),
-        communicator=named or None,
+        communicator=group_name(group, description),
         unusable=unusable,
     )
 
@@ -321,11 +322,11 @@ def _members(arguments: Mapping[str, Any]) -> tuple[int, ...] | None:
 
     Source: torch/csrc/distributed/c10d/ParamCommsUtils.hpp and torch/csrc/profiler/util.cpp, PyTorch 2.6.
     """
-    size = _whole(arguments.get("Group size"))
+    size = whole_number(arguments.get("Group size"))
     listed = tuple(int(digits) for digits in re.findall(r"\d+", str(arguments.get("Process Group Ranks") or "")))
     if size and len(set(listed)) == size:
         return tuple(sorted(listed))
-    start, stride = (_whole(arguments.get(f"Global rank {key}")) for key in ("start", "stride"))
+    start, stride = (whole_number(arguments.get(f"Global rank {key}")) for key in ("start", "stride"))
     if not size or start is None or not stride:
         return None
     return tuple(range(start, start + size * stride, stride))
@@ -337,8 +338,4 @@ def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _id(arguments: Mapping[str, Any]) -> int | None:
-    return _whole(arguments.get("External id", arguments.get("external id")))
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and value >= 0 else None
+    return whole_number(arguments.get("External id", arguments.get("external id")))

@@ -21,7 +21,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Op, peer_call
 from tuner.jobs.traces import kernels
-from tuner.jobs.traces.calls import CallList, TracedCall, exchanged_bytes, number, spread_bytes
+from tuner.jobs.traces.calls import CallList, TracedCall, exchanged_bytes, number, spread_bytes, tallied
 from tuner.scenario.logs import choice
 
 KIND = "Nsight Systems export (SQLite)"
@@ -115,10 +115,7 @@ def _call_list(file: str, database: sqlite3.Connection) -> CallList:
             call = replace(call, ran=ran)
             durations_us[call].append(one.time_us)
         counted[call] += 1
-    calls = tuple(
-        replace(call, calls=float(times), kernels_us=tuple(durations_us.get(call, ())))
-        for call, times in counted.items()
-    )
+    calls = tallied(counted, durations_us)
     sizes = "Message size [bytes], times the ranks for AllGather and ReduceScatter"
     return CallList(file, KIND, sizes, calls, tuple(_notes(made, chosen, ranks, calls)))
 

@@ -16,14 +16,13 @@ from typing import Any
 from tuner.base.errors import BadInput
 from tuner.base.expressions import expression
 from tuner.base.names import DataType, PeerCall, peer_call
-from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, nbytes
+from tuner.jobs.traces.calls import CallList, ExecutedCall, Member, TracedCall, nbytes, of_lowest_ranks
 from tuner.scenario.logs import choice
 
 KIND = "trace of NCCL's example profiler plugin"
 _EVENT = expression(r'"cat": ?"(GROUP|GROUP_API|COLL|P2P)", ?"ph": ?"(b|e)"')
 _KEY = '"CommHash"'
 _NCCL_TYPE = "nccl"  # before the types' names
-_Member = tuple[str, int]  # a communicator, and a rank of it
 GROUPED = "launched together with others in one group"
 
 
@@ -35,8 +34,8 @@ def is_trace(content: str) -> bool:
 def from_text(file: str, content: str, ranks: int) -> CallList:
     """The calls of a trace; ``ranks`` is used for all communicators, as the file does not say it. BadInput names a
     wrong line."""
-    counted: Counter[tuple[_Member, TracedCall]] = Counter()
-    of_group: list[tuple[_Member, TracedCall]] | None = None  # its collectives so far
+    counted: Counter[tuple[Member, TracedCall]] = Counter()
+    of_group: list[tuple[Member, TracedCall]] | None = None  # its collectives so far
     depth = 0
     for number, line in enumerate(content.splitlines(), start=1):
         match = _EVENT.search(line)
@@ -59,27 +58,14 @@ def from_text(file: str, content: str, ranks: int) -> CallList:
     counted.update(_launched(of_group or []))
     if not counted:
         raise BadInput(f"{file} has no collective: give a trace of the example profiler plugin with COLL events")
-    members = {member for member, _ in counted}
-    first = {name: min(rank for of, rank in members if of == name) for name, _ in members}
-    calls = tuple(
-        replace(call, calls=float(times)) for ((name, rank), call), times in counted.items() if rank == first[name]
-    )
-    notes = [f"the trace does not say how many ranks its communicators have; {ranks} are assumed"]
-    if len(members) > len(first):
-        notes.append(
-            f"the trace has events of {len(members)} ranks; only those of the lowest rank of each communicator are "
-            "counted"
-        )
-    return CallList(
-        file,
-        KIND,
-        "Count x Datatype, times the ranks for AllGather and ReduceScatter",
-        calls,
-        tuple(notes),
-    )
+    lowest, notes = of_lowest_ranks((member for member, _ in counted), "the trace has events")
+    calls = tuple(replace(call, calls=float(times)) for (member, call), times in counted.items() if member in lowest)
+    assumed = f"the trace does not say how many ranks its communicators have; {ranks} are assumed"
+    sizes = "Count x Datatype, times the ranks for AllGather and ReduceScatter"
+    return CallList(file, KIND, sizes, calls, (assumed, *notes))
 
 
-def _launched(of_group: list[tuple[_Member, TracedCall]]) -> list[tuple[_Member, TracedCall]]:
+def _launched(of_group: list[tuple[Member, TracedCall]]) -> list[tuple[Member, TracedCall]]:
     """The collectives of a group; several of one rank of a communicator are launched together."""
     several = Counter(member for member, _ in of_group)
     return [
@@ -88,7 +74,7 @@ def _launched(of_group: list[tuple[_Member, TracedCall]]) -> list[tuple[_Member,
     ]
 
 
-def _call(where: str, line: str, category: str, ranks: int) -> tuple[_Member, TracedCall]:
+def _call(where: str, line: str, category: str, ranks: int) -> tuple[Member, TracedCall]:
     try:
         event = json.loads(line.rstrip().rstrip(","))
         arguments, name = event["args"], str(event["name"])

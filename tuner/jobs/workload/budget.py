@@ -27,8 +27,8 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.jobs.traces.calls import CallList, WantedCalls
 from tuner.jobs.workload import count
-from tuner.jobs.workload.count import Counted, Entry, ExchangesOf
-from tuner.jobs.workload.price import AnyPrice, BudgetVariant, Price, SymmetricPrice, Unpriced, prices
+from tuner.jobs.workload.count import Counted, Entry
+from tuner.jobs.workload.price import BudgetVariant, Price, Unpriced, prices
 from tuner.jobs.workload.priced import (
     AllKernels,
     AllToAllBudget,
@@ -42,7 +42,6 @@ from tuner.jobs.workload.priced import (
     Kernels,
     MeasuredPrice,
     NoPrice,
-    NotMeasured,
     PriceChange,
     PriceOf,
     SmsTaken,
@@ -74,20 +73,20 @@ class MeasuredRuns:
             by_collective.setdefault(collective, {})[size] = evidence
         return by_collective
 
-    def judge(self, entry: Entry, price: AnyPrice) -> MeasuredPrice | NotMeasured:
+    def judge(self, entry: Entry, price: Price) -> MeasuredPrice | Unpriced:
         """The regret of an entry by measured times. Between two measured sizes, times are interpolated linearly in
         logarithms, as in ``verify``.
         """
-        if not isinstance(price, Price):
-            return NotMeasured(f"{price.name}: files of measured times only have algorithms")
+        if price.algorithm is None or price.protocol is None:
+            return Unpriced(f"{price.name}: files of measured times only have algorithms")
         evidence = self._sizes.get(entry.request.collective, {})
         sizes = list(evidence)
         if not sizes:
-            return NotMeasured(f"the file has no {entry.request.collective.name}")
+            return Unpriced(f"the file has no {entry.request.collective.name}")
         at = bisect_left(sizes, entry.bytes)
         ends = [entry.bytes] if entry.bytes in evidence else sizes[max(0, at - 1) : at + 1]
         if not ends[0] <= entry.bytes <= ends[-1]:
-            return NotMeasured(f"the file only has sizes from {sizes[0]} to {sizes[-1]} bytes")
+            return Unpriced(f"the file only has sizes from {sizes[0]} to {sizes[-1]} bytes")
         times = [_times_us(evidence[size], price) for size in ends]
         known = {
             each: between(entry.bytes, ends, [time_us[each] for time_us in times])
@@ -96,7 +95,7 @@ class MeasuredRuns:
         }
         pick = Combination(price.algorithm, price.protocol, 0 if price.own_channels else price.channels)
         if pick not in known:
-            return NotMeasured(f"{pick} was not measured")
+            return Unpriced(f"{pick} was not measured")
         best = min(known, key=lambda each: (known[each], each != pick))
         regret_us = entry.calls * (known[pick] - known[best])
         return MeasuredPrice(known[pick], str(best), known[best], len(ends) > 1, regret_us)
@@ -104,7 +103,9 @@ class MeasuredRuns:
 
 def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
     """Measured times keyed by combination; a combination with NCCL's own channels is named without channels."""
-    own = Combination(price.algorithm, price.protocol, price.channels) if price.own_channels else None
+    own = None
+    if price.algorithm is not None and price.protocol is not None and price.own_channels:
+        own = Combination(price.algorithm, price.protocol, price.channels)
     times_us: dict[Combination, float] = {}
     for column in evidence.columns:
         ran = column or (None if evidence.executed is None else replace(evidence.executed, channels=0))
@@ -134,8 +135,8 @@ class _Priced:
     calibration."""
 
     entry: Entry
-    price: AnyPrice
-    judged: MeasuredPrice | NotMeasured | None
+    price: Price
+    judged: MeasuredPrice | Unpriced | None
     estimate: CalibratedEstimate | None
 
     @property
@@ -148,16 +149,12 @@ class _Priced:
 
 
 @dataclass(frozen=True, slots=True)
-class _Without:
-    entry: Entry
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Column:
     """A variant's rows, one for each entry; ``calibration`` is None if calibrated times were not wanted."""
 
-    rows: Sequence[_Priced | _Without]
+    variant: BudgetVariant
+    rows: Sequence[_Priced | Unpriced]
+    unpriced_calls: float
     calibration: CalibrationUsed | None
     all_to_all: AllToAllBudget | None
 
@@ -191,24 +188,15 @@ def budget(
         calls=sum(entry.calls for entry in entries),
         notes=(*counted.notes, *(measured.notes if measured else ())),
         left_out=tuple(counted.left_out),
-        variants=tuple(
-            _variant(
-                variant,
-                column,
-                columns[0],
-                measured,
-                count.launched(variant.scenario, counted.exchanges, wanted.buffers),
-            )
-            for variant, column in zip(variants, columns, strict=True)
-        ),
+        variants=tuple(_variant(column, columns[0], measured, counted.exchanges, wanted.buffers) for column in columns),
         entries=tuple(
             EntryPrices(
                 _call(entry),
                 entry.calls,
                 _kernels(entry),
                 tuple(
-                    _price(variant.name, column.rows[at], total_us)
-                    for variant, column, total_us in zip(variants, columns, totals_us, strict=True)
+                    _price(column.variant.name, column.rows[at], total_us)
+                    for column, total_us in zip(columns, totals_us, strict=True)
                 ),
             )
             for at, entry in enumerate(entries)
@@ -221,35 +209,39 @@ def _column(
 ) -> _Column:
     entries = counted.entries
     priced = prices(variant, entries)
-    by_calibration = None if times is None else calibrated_column(variant, entries, priced, times)
-    estimates = by_calibration.estimates if by_calibration else [None] * len(entries)
+    estimates: Sequence[CalibratedEstimate | None] = [None] * len(entries)
+    calibration, exchanged = None, None
+    if times is not None:
+        answers, estimates = _calibrated_times(variant, entries, priced, times)
+        named = [
+            (price.name, each)
+            for price, each in zip(priced, estimates, strict=True)
+            if each and isinstance(price, Price)
+        ]
+        calibration = calibrated.used(answers, named)
+        exchanged = all_to_all(answers, counted.all_to_all)
     rows = [
-        _Without(entry, price.reason)
+        price
         if isinstance(price, Unpriced)
         else _Priced(entry, price, None if measured is None else measured.judge(entry, price), estimate)
         for entry, price, estimate in zip(entries, priced, estimates, strict=True)
     ]
-    if by_calibration is None:
-        return _Column(rows, None, None)
-    return _Column(rows, by_calibration.used(priced), all_to_all(by_calibration.answers, counted.all_to_all))
+    unpriced = sum(entry.calls for entry, row in zip(entries, rows, strict=True) if isinstance(row, Unpriced))
+    return _Column(variant, rows, unpriced, calibration, exchanged)
 
 
 def _variant(
-    variant: BudgetVariant,
-    column: _Column,
-    base: _Column,
-    measured: MeasuredRuns | None,
-    made: tuple[ExchangesOf, ...],
+    column: _Column, base: _Column, measured: MeasuredRuns | None, exchanges: count.ExchangeCounts, buffers: Buffers
 ) -> VariantBudget:
-    rows = column.priced
+    variant, rows = column.variant, column.priced
     both = [
         (before, after)
         for before, after in zip(base.rows, column.rows, strict=True)
         if isinstance(before, _Priced) and isinstance(after, _Priced)
     ]
-    by_one_model = [pair for pair in both if type(pair[0].price) is type(pair[1].price)]
+    by_one_model = [pair for pair in both if (pair[0].price.bypass is None) is (pair[1].price.bypass is None)]
     apart = sum(after.entry.calls for _, after in both) - sum(after.entry.calls for _, after in by_one_model)
-    symmetric = [row for row in rows if isinstance(row.price, SymmetricPrice)]
+    symmetric = [row for row in rows if row.price.bypass is not None]
     changes = _changes(by_one_model)
     difference_us = sum(change.difference_us for change in changes)
     return VariantBudget(
@@ -259,29 +251,22 @@ def _variant(
         table=variant.table,
         total_us=_total_us(rows),
         priced_calls=sum(row.entry.calls for row in rows),
-        unpriced_calls=sum(row.entry.calls for row in column.rows if isinstance(row, _Without)),
+        unpriced_calls=column.unpriced_calls,
         difference_us=difference_us,
         difference=_share(difference_us, _total_us([before for before, _ in by_one_model])),
         changes=changes,
         by_collective=_parts(rows, lambda row: (row.entry.request.collective, None, None, None)),
-        by_combination=_parts(rows, _combination),
+        by_combination=_parts(rows, lambda row: (None, row.price.algorithm, row.price.protocol, row.price.bypass)),
         kernels=_all_kernels([row for row in rows if row.entry.kernels_us]),
         regret=None if measured is None else _regret(rows, measured),
         calibrated=_calibrated(rows, both),
         calibration=column.calibration,
         channels=_sms_taken(rows),
         all_to_all=column.all_to_all,
-        exchanges=made,
+        exchanges=count.launched(variant.scenario, exchanges, buffers),
         symmetric_us=_total_us(symmetric) if symmetric else None,
         not_compared_calls=apart if len(by_one_model) < len(both) else None,
     )
-
-
-def _combination(row: _Priced) -> "PartOf":
-    price = row.price
-    if isinstance(price, Price):
-        return None, price.algorithm, price.protocol, None
-    return None, None, None, price.bypass
 
 
 def _calibrated(rows: Sequence[_Priced], both: Sequence[tuple[_Priced, _Priced]]) -> CalibratedBudget | None:
@@ -378,21 +363,21 @@ def _all_kernels(rows: Sequence[_Priced]) -> AllKernels | None:
     )
 
 
-def _price(variant: str, row: _Priced | _Without, total_us: float) -> PriceOf | NoPrice:
-    if isinstance(row, _Without):
+def _price(variant: str, row: _Priced | Unpriced, total_us: float) -> PriceOf | NoPrice:
+    if isinstance(row, Unpriced):
         return NoPrice(variant, row.reason)
     price = row.price
     return PriceOf(
         variant=variant,
-        algorithm=price.algorithm if isinstance(price, Price) else None,
-        protocol=price.protocol if isinstance(price, Price) else None,
+        algorithm=price.algorithm,
+        protocol=price.protocol,
         channels=price.channels,
         time_us=price.time_us,
         total_us=row.total_us,
         share=_share(row.total_us, total_us),
         measured=row.judged,
         calibrated=_calibrated_price(row),
-        bypass=price.bypass if isinstance(price, SymmetricPrice) else None,
+        bypass=price.bypass,
     )
 
 
@@ -425,42 +410,28 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class CalibratedColumn:
-    """The calibration that answers for a variant, and its estimate for each entry (None for an entry without a
-    price)."""
-
-    answers: Answering
-    estimates: Sequence[CalibratedEstimate | None]
-
-    def used(self, prices: Sequence[AnyPrice | Unpriced]) -> CalibrationUsed:
-        """The record of the calibration that answered, with the combinations that were never measured."""
-        known = zip(prices, self.estimates, strict=True)
-        return calibrated.used(
-            self.answers, [(price.name, each) for price, each in known if each and isinstance(price, Price)]
-        )
-
-
-def calibrated_column(
-    variant: BudgetVariant, entries: Sequence[Entry], prices: Sequence[AnyPrice | Unpriced], wanted: TimesWanted
-) -> CalibratedColumn:
-    """Calibrated times of the picks in ``prices``, with their channels. Raises BadInput and BadCalibration."""
+def _calibrated_times(
+    variant: BudgetVariant, entries: Sequence[Entry], prices: Sequence[Price | Unpriced], wanted: TimesWanted
+) -> tuple[Answering, list[CalibratedEstimate | None]]:
+    """The calibration that answers for a variant, and its estimate for each entry: of the pick in ``prices``, with its
+    channels; None for an entry without a price, or on a symmetric kernel. Raises BadInput and BadCalibration.
+    """
     selection = Selection(variant.scenario.communicator())
     buffers = next((entry.request.buffers for entry in entries), Buffers.plain)
     model = calibrated.answering(wanted, variant.scenario, selection, buffers)
     estimates: list[CalibratedEstimate | None] = [None] * len(entries)
     if isinstance(model, NoCalibration):
-        return CalibratedColumn(model, estimates)
+        return model, estimates
     alike: dict[tuple[Request, AlgoProto], list[int]] = defaultdict(list)
     for at, (entry, price) in enumerate(zip(entries, prices, strict=True)):
-        if isinstance(price, Price):
+        if isinstance(price, Price) and price.algorithm is not None and price.protocol is not None:
             alike[entry.request, (price.algorithm, price.protocol)].append(at)
     for (request, algo_proto), places in alike.items():
         sizes = [entries[at].bytes for at in places]
         channels = [price.channels for at in places if isinstance(price := prices[at], Price)]
         for at, each in zip(places, _estimates(model, request, algo_proto, (sizes, channels)), strict=True):
             estimates[at] = each
-    return CalibratedColumn(model, estimates)
+    return model, estimates
 
 
 def _estimates(

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
@@ -31,46 +30,35 @@ class BudgetVariant:
 @dataclass(frozen=True, slots=True)
 class Price:
     """The predicted time of one call, and what it runs; ``own_channels``: NCCL, not a table, chose the number of
-    channels."""
+    channels.
 
-    algorithm: Algorithm
-    protocol: Protocol
+    If the symmetric kernel ``bypass`` runs the call, algorithm and protocol are None and ``channels`` are its blocks.
+    The time is then by NCCL's model of these kernels, which is not that of algorithms.
+    """
+
+    algorithm: Algorithm | None
+    protocol: Protocol | None
     channels: int
     time_us: float
     own_channels: bool = True
+    bypass: str | None = None
 
     @property
     def name(self) -> str:
-        """Algorithm and protocol as one word, such as ``Ring/LL``."""
+        """Algorithm and protocol as one word, such as ``Ring/LL``, or the name of the kernel that runs the call."""
+        if self.algorithm is None or self.protocol is None:
+            return str(self.bypass)
         return f"{self.algorithm.name}/{self.protocol.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class SymmetricPrice:
-    """The predicted time of one call on a symmetric kernel, by NCCL's model of these kernels, which is not that of
-    algorithms."""
-
-    bypass: str
-    channels: int  # its blocks
-    time_us: float
-
-    @property
-    def name(self) -> str:
-        """Name of the kernel that runs the call."""
-        return self.bypass
-
-
-AnyPrice: TypeAlias = Price | SymmetricPrice
-
-
-@dataclass(frozen=True, slots=True)
 class Unpriced:
-    """Reason why a call has no time."""
+    """Reason why a call has no predicted time, or no measured one."""
 
     reason: str
 
 
-def prices(variant: BudgetVariant, entries: Sequence[Entry]) -> list[AnyPrice | Unpriced]:
+def prices(variant: BudgetVariant, entries: Sequence[Entry]) -> list[Price | Unpriced]:
     """The prices of the entries, in their order; picks are those that rank 0 computes.
 
     With a table, the time is the model's for what the table chooses, with NCCL's own channels. BadInput for buffers
@@ -78,7 +66,7 @@ def prices(variant: BudgetVariant, entries: Sequence[Entry]) -> list[AnyPrice | 
     table.
     """
     selection = Selection(variant.scenario.communicator())
-    priced: list[AnyPrice | Unpriced] = []
+    priced: list[Price | Unpriced] = []
     for request, group in groupby(entries, key=lambda entry: entry.request):
         sizes = [entry.bytes for entry in group]
         try:
@@ -88,7 +76,7 @@ def prices(variant: BudgetVariant, entries: Sequence[Entry]) -> list[AnyPrice | 
     return priced
 
 
-def _one(selection: Selection, request: Request, size: int, table: Path | None) -> AnyPrice | Unpriced:
+def _one(selection: Selection, request: Request, size: int, table: Path | None) -> Price | Unpriced:
     try:
         (price,) = _of(selection, request, [size], table)
     except NoAlgorithm as error:
@@ -96,7 +84,7 @@ def _one(selection: Selection, request: Request, size: int, table: Path | None) 
     return price
 
 
-def _of(selection: Selection, request: Request, sizes: list[int], table: Path | None) -> list[AnyPrice | Unpriced]:
+def _of(selection: Selection, request: Request, sizes: list[int], table: Path | None) -> list[Price | Unpriced]:
     if table is not None:
         return list(_with_table(selection, request, sizes, table))
     if not selection.may_leave_classic_path(request):
@@ -109,21 +97,21 @@ def _picked(picks: Picks) -> Iterator[Price]:
         yield Price(algorithm, protocol, int(picks.channels[at]), shortest(picks.time_us[at]))
 
 
-def _of_any(pick: AnyPick) -> AnyPrice | Unpriced:
+def _of_any(pick: AnyPick) -> Price | Unpriced:
     if isinstance(pick, NonClassicPick):
         return _bypassing(pick.name, pick.channels, pick.symmetric_model_us)
     return Price(*pick.algo_proto, pick.channels, pick.time_us)
 
 
-def _bypassing(name: str, channels: int, time_us: float | None) -> SymmetricPrice | Unpriced:
+def _bypassing(name: str, channels: int, time_us: float | None) -> Price | Unpriced:
     return (
         Unpriced(f"runs on {name}, for which NCCL has no time model")
         if time_us is None
-        else SymmetricPrice(name, channels, time_us)
+        else Price(None, None, channels, time_us, bypass=name)
     )
 
 
-def _with_table(selection: Selection, request: Request, sizes: list[int], table: Path) -> Iterator[AnyPrice | Unpriced]:
+def _with_table(selection: Selection, request: Request, sizes: list[int], table: Path) -> Iterator[Price | Unpriced]:
     """Prices sizes by the plugin's own decisions: costs in a table decide the choice, but the times are the model's."""
     trials = trial.run(table, selection, request, sizes).sizes
     costs_us = selection.cost_table(request, sizes)

@@ -15,6 +15,7 @@ from tuner.base.nouns import Call, TimeInterval
 from tuner.base.records import json_form
 from tuner.jobs.traces.calls import number
 from tuner.jobs.workload.count import ExchangesOf, LeftOut
+from tuner.jobs.workload.price import Unpriced
 from tuner.scenario import ConstantsUsed
 
 
@@ -60,13 +61,6 @@ class MeasuredPrice:
 
 
 @dataclass(frozen=True, slots=True)
-class NotMeasured:
-    """Reason why a call has no regret."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class CalibratedPrice:
     """Time of one call and of all calls by a calibration; ``measured``: whether the combination was measured for it."""
 
@@ -90,7 +84,7 @@ class PriceOf:
     time_us: float
     total_us: float
     share: float
-    measured: MeasuredPrice | NotMeasured | None = field(default=None, metadata=json_form(optional=True))
+    measured: MeasuredPrice | Unpriced | None = field(default=None, metadata=json_form(optional=True))
     calibrated: CalibratedPrice | None = field(default=None, metadata=json_form(optional=True))
     bypass: str | None = field(default=None, metadata=json_form("bypass", optional=True))
 

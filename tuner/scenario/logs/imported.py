@@ -15,6 +15,7 @@ from tuner.base.records import json_form
 from tuner.emulator.communicator import Node
 from tuner.machine.graphs import COLLNET_GRAPHS, Graphs
 from tuner.machine.topology import Topology
+from tuner.release import Release
 from tuner.scenario.logs.reader import Block, NcclLog, RankLog, TreePlace
 
 if TYPE_CHECKING:
@@ -235,3 +236,18 @@ class Reading:
     def logs(self) -> list[RankLog]:
         """The facts of each of its ranks."""
         return self.group.logs if self.group else []
+
+
+@dataclass(frozen=True, slots=True)
+class ShownByLog:
+    """The log and the communicator that a check examines.
+
+    ``reading.log`` has the facts of all lines, ``reading.logs`` those of the communicator's ranks. ``variables`` are
+    the environment variables from the log or the user. ``channels`` are the printed numbers of channels for collectives
+    and for NVLS, and ``nccl`` is the release; each is None if it is not known.
+    """
+
+    reading: Reading
+    variables: Mapping[str, str]
+    channels: tuple[str, str | None] | None
+    nccl: Release | None

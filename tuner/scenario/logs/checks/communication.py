@@ -4,13 +4,12 @@ from collections.abc import Iterator, Mapping
 
 from tuner import release
 from tuner.base.expressions import expression
-from tuner.base.findings import Finding, Severity
+from tuner.base.findings import Finding, Severity, in_words
 from tuner.base.names import Pattern
 from tuner.machine import gpus
 from tuner.machine.gpus import FIRST_WITH_MULTICAST, multicast_chips
 from tuner.release import Release
-from tuner.scenario.logs.checks.shown import ShownByLog, in_words
-from tuner.scenario.logs.imported import Reading
+from tuner.scenario.logs.imported import Reading, ShownByLog
 from tuner.scenario.logs.reader import PrintedGraph
 from tuner.scenario.notes import harmful
 
@@ -295,7 +294,7 @@ def _without_gpudirect(reading: Reading) -> str | None:
 def harmful_settings(shown: ShownByLog) -> Iterator[Finding]:
     """Finds variables that do harm with the log's number of nodes."""
     nodes = next((rank.nodes for rank in shown.reading.logs if rank.nodes), None)
-    yield from map(in_words, harmful(shown.variables, nodes))
+    yield from (in_words(Severity.FAULT, each) for each in harmful(shown.variables, nodes))
 
 
 def forced(shown: ShownByLog) -> Iterator[Finding]:

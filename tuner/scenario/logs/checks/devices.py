@@ -8,8 +8,8 @@ from tuner.base.findings import Finding, Severity, listed
 from tuner.base.names import Collective
 from tuner.base.sizes import as_ranges
 from tuner.machine import gpus
-from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.endings import ORDERLY, failures
+from tuner.scenario.logs.imported import ShownByLog
 from tuner.scenario.logs.reader import NcclLog
 
 MOST_SHOWN = 8

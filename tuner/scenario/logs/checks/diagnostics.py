@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tuner.base.expressions import expression
 from tuner.base.findings import Finding, Severity
-from tuner.scenario.logs.checks.shown import ShownByLog
+from tuner.scenario.logs.imported import ShownByLog
 from tuner.scenario.logs.reader import DiagnosticLine
 
 # What a result means, by its text; NCCL tags all but good results INFO. Read from libnccl.so.2 2.32.3.

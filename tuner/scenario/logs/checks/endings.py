@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tuner.base.findings import Finding, Severity
-from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.endings import (
     AFTERMATH,
     CAUSE,
@@ -18,6 +17,7 @@ from tuner.scenario.logs.endings import (
     in_traceback,
     xids,
 )
+from tuner.scenario.logs.imported import ShownByLog
 from tuner.scenario.logs.reader import NcclLog
 
 RESULTS = {  # ncclResult_t by the text of ncclGetErrorString, src/init.cc

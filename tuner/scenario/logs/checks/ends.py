@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from tuner.base.expressions import expression
 from tuner.base.findings import Finding, Severity
-from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.endings import ORDERLY, WAITING, failures
-from tuner.scenario.logs.imported import CommunicatorLines, groups
+from tuner.scenario.logs.imported import CommunicatorLines, ShownByLog, groups
 from tuner.scenario.logs.reader import LastCall, NcclLog, RankLog
 
 ORDERLY_ENDS = {

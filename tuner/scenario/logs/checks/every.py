@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from tuner.base.findings import Finding
 from tuner.release import Release
 from tuner.scenario.logs.checks import communication, devices, diagnostics, endings, ends, requests, timeouts, warnings
-from tuner.scenario.logs.checks.shown import ShownByLog
-from tuner.scenario.logs.imported import LogEvidence, Reading
+from tuner.scenario.logs.imported import LogEvidence, Reading, ShownByLog
 
 Check = Callable[[ShownByLog], Iterator[Finding]]
 CHECKS: tuple[Check, ...] = (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tuner.base.errors import BadInput
 from tuner.base.findings import Finding, Severity
 from tuner.emulator.rules.init import check_nvls_heads
-from tuner.scenario.logs.checks.shown import ShownByLog
+from tuner.scenario.logs.imported import ShownByLog
 from tuner.scenario.logs.reader import RankLog
 
 FABRIC_STATES = ("not supported", "not started", "in progress", "completed")  # nvmlGpuFabricState_t

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from tuner.base.findings import Finding, Severity
 from tuner.base.sizes import plural
-from tuner.scenario.logs.checks.shown import ShownByLog
+from tuner.scenario.logs.imported import ShownByLog
 from tuner.scenario.logs.reader import NcclLog, TimedOut
 
 MOST_PLACES = 6

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from tuner.base.findings import Finding, Severity
-from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.endings import failures
+from tuner.scenario.logs.imported import ShownByLog
 from tuner.scenario.logs.known_warnings import meaning_of
 from tuner.scenario.logs.lines import PrintedLine
 
