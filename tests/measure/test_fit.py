@@ -534,7 +534,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     replaced = [replace(block, executed=other) for block in some]
     refused(
         write(tmp_path / "r.jsonl", TWO, replaced),
-        match=f"r.jsonl: no sample block counts of {len(some)}: {len(some)} sample blocks that NCCL replaced$",
+        match=f"r.jsonl: none of its {len(some)} sample blocks counts: {len(some)} sample blocks that NCCL replaced$",
     )
     forced = [
         replace(each, requested=replace(each.requested, channels=2), executed=None) for each in some if each.requested
