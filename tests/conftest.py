@@ -18,12 +18,13 @@ import click
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import fetched
+from tests.support import fetched, prepared_children
 from tests.support.available_releases import ALL
 from tests.support.draws import Draws
 from tests.support.each_choice import beyond_each_choice
 from tests.support.not_live import sitecustomize as not_live
 from tests.support.recorded import Recorder
+from tuner.base import children
 from tuner.base.files import cache_folder
 from tuner.base.records import versioned
 from tuner.cli import OBJECTS_BETWEEN_COLLECTIONS
@@ -132,6 +133,14 @@ def recorder(pytestconfig: pytest.Config) -> Recorder:
 def no_library_named_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process takes the libnccl.so.2 that was named last for its release; no test inherits what another has named."""
     monkeypatch.setattr(reader, "_files", {})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def children_of_the_oracle_are_forked() -> Iterator[None]:
+    """All but the first of a process, from one that has imported what they import."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(children, "start", prepared_children.start)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

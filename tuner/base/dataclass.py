@@ -8,6 +8,7 @@ standard library, so ``fields``, ``replace`` and ``asdict`` of :mod:`dataclasses
 
 import dataclasses
 from collections.abc import Callable
+from functools import cache
 from operator import attrgetter, ge, gt, le, lt
 from typing import Any, TypeVar, dataclass_transform
 
@@ -147,10 +148,17 @@ def _delete(self: Any, name: str) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in dataclasses.fields(kind))
+
+
 def _get_state(self: Any) -> list[Any]:
-    return [getattr(self, each.name) for each in dataclasses.fields(self)]
+    kind: Any = type(self)
+    return [getattr(self, name) for name in _names(kind)]
 
 
 def _set_state(self: Any, state: list[Any]) -> None:
-    for each, value in zip(dataclasses.fields(self), state, strict=True):
-        object.__setattr__(self, each.name, value)
+    kind: Any = type(self)
+    for name, value in zip(_names(kind), state, strict=True):
+        object.__setattr__(self, name, value)

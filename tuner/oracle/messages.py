@@ -5,7 +5,9 @@ Fields of :class:`GpuMessage`, :class:`NetMessage`, :class:`SimulatedHost` and :
 of the members in csrc/sim; so do the fields for ``struct sim_call`` and ``struct sim_operation_layout``.
 """
 
+from array import array
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, TypeAlias
 
 from tuner.base.dataclass import dataclass
@@ -237,6 +239,22 @@ Copies = tuple[tuple[int, int], ...]  # address and size in bytes of every copy 
 
 
 @dataclass(frozen=True, slots=True)
+class Functions:
+    """The functions of a libnccl, thousands, of which a start looks up some: few objects, which are sent quickly."""
+
+    names: str  # one a line
+    copies: "array[int]"  # number of copies of each
+    places: "array[int]"  # address and size in bytes of each copy of each function
+
+    def by_name(self) -> dict[str, Copies]:
+        """Every copy of each function."""
+        places = zip(*[iter(self.places)] * 2, strict=True)
+        return {
+            name: tuple(islice(places, count)) for name, count in zip(self.names.split("\n"), self.copies, strict=True)
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class GpuMessage:
     """A GPU as the simulated driver shows it: ``struct sim_gpu``."""
 
@@ -331,7 +349,7 @@ class Start:
     library: str
     log: str
     anchor: tuple[str, int]
-    functions: Mapping[str, Copies]
+    functions: Functions
     cuda: int  # major version of the CUDA runtime inside the library
     wrapped_plugin: str | None
     intercepted: Intercepted

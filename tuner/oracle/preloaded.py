@@ -106,7 +106,8 @@ def _plan(request: Start, library: Path, processes_per_host: int) -> bytes:
     from tuner.oracle.child.world import check_build, machine_struct, redirections
 
     check_build()
-    rows = list(redirections(request, threads=False, kept=_OWN_PROCESSES))
+    functions = request.functions.by_name()
+    rows = list(redirections(request.cuda, functions, threads=False, kept=_OWN_PROCESSES))
     (_, version_function) = request.anchor
     plan = ffi.new(
         "struct sim_plan *",

@@ -1,6 +1,7 @@
 """Prepares the start of a child process: the simulated machine, the library, and the offsets of its functions and
 structs."""
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -19,6 +20,7 @@ from tuner.machine.skeleton import Skeleton
 from tuner.oracle import facts, hardware, library, symbols
 from tuner.oracle.messages import (
     AdapterOffsets,
+    Functions,
     Intercepted,
     Member,
     PartOffsets,
@@ -183,7 +185,7 @@ def request(prepared: Preparation, child: Files) -> Start:
         library=str(prepared.library.path),
         log=str(child.log),
         anchor=located.anchor,
-        functions={name: tuple(copies) for name, copies in located.functions.items()},
+        functions=_functions(located),
         cuda=located.cuda,
         wrapped_plugin=None if wrapped is None else str(wrapped.resolve()),
         intercepted=_intercepted(located, prepared),
@@ -199,6 +201,12 @@ def request(prepared: Preparation, child: Files) -> Start:
         disguise=configuration.plugin_disguise,
         configuration=configuration.configuration,
     )
+
+
+def _functions(located: symbols.Symbols) -> Functions:
+    copies = located.functions.values()
+    places = chain.from_iterable(chain.from_iterable(copies))
+    return Functions("\n".join(located.functions), array("I", map(len, copies)), array("Q", places))
 
 
 def _part(located: symbols.Symbols, split_off: Members | None) -> PartOffsets | None:

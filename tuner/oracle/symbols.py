@@ -148,8 +148,9 @@ def load(library: Path, sha256: str, cache: Path) -> Symbols:
     """The symbols of ``library``; from ``cache`` if the library was read before."""
     stored = cache / "symbols" / f"{sha256[:32]}.{FORMAT}.json"
     # The cached file is missing, damaged, or of another form
-    with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):
-        return _stored(recall_answer(stored))
+    with contextlib.suppress(OSError, KeyError, ValueError, TypeError, AttributeError):
+        info = stored.stat()
+        return _stored(stored, (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
     symbols = read(library)
     remember_answer(stored, json.dumps(to_json(symbols)))
     with contextlib.suppress(OSError):  # the folder may not be readable, or the file not removable
@@ -159,9 +160,9 @@ def load(library: Path, sha256: str, cache: Path) -> Symbols:
     return symbols
 
 
-@lru_cache(8)  # for the libraries that one process asks repeatedly
-def _stored(text: str) -> Symbols:
-    symbols: Symbols = from_json(Symbols, json.loads(text))
+@lru_cache(8)  # for the libraries that one process asks repeatedly, while the file stays the same
+def _stored(file: Path, state: tuple[int, ...]) -> Symbols:
+    symbols: Symbols = from_json(Symbols, json.loads(recall_answer(file)))
     return symbols
 
 

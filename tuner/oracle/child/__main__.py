@@ -1,5 +1,6 @@
 """Answers the parent's requests until the parent ends."""
 
+import gc
 import sys
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def serve(messages: Messages) -> None:
             messages.send(Failed(str(failure), failure.returned))
 
 
+gc.disable()  # requests and replies have no cycles
 if not apart.OWN_SHARED_MEMORY:
     Path(sys.argv[2], IN_THE_OPEN).touch()
 serve(Messages(int(sys.argv[1])))

@@ -18,7 +18,7 @@ def read(world: World, asked: ReadChannels) -> ChannelsMessage:
     members, machine = world.start.comm.members, world.start.machine
     hosts = [machine.kind[kind] for kind in machine.kind_of_host]
     most = max(host.nets_per_host for host in hosts)
-    counted_by_host = any(name in world.start.functions for name in COUNTS_OF_NETS)
+    counted_by_host = any(name in world.functions for name in COUNTS_OF_NETS)
     of_devices = [
         0 if counted_by_host else most - host.nets_per_host for host in hosts for _ in range(host.ranks_per_host)
     ]

@@ -1,7 +1,7 @@
 """Loads the library and holds the communicators of all ranks."""
 
 import os
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict
 from itertools import count, takewhile
 from typing import Any
@@ -84,7 +84,9 @@ class Redirection:
     row: int
 
 
-def redirections(start: Start, *, threads: bool, kept: Set[str] = frozenset()) -> Iterator[Redirection]:
+def redirections(
+    cuda: int, functions: Mapping[str, Copies], *, threads: bool, kept: Set[str] = frozenset()
+) -> Iterator[Redirection]:
     """Yields the redirections of all functions that access hardware; with ``threads``, also of those by which ranks
     exchange data before they connect."""
     for number, table in enumerate(takewhile(lambda rows: rows != ffi.NULL, map(lib.sim_redirects, count()))):
@@ -92,8 +94,8 @@ def redirections(start: Start, *, threads: bool, kept: Set[str] = frozenset()) -
             continue
         at = 0
         while table[at].name != ffi.NULL:
-            name = text(table[at].name) if table[at].cuda in (0, start.cuda) else ""
-            for offset, size in () if name in kept else start.functions.get(name, ()):
+            name = text(table[at].name) if table[at].cuda in (0, cuda) else ""
+            for offset, size in () if name in kept else functions.get(name, ()):
                 yield Redirection(name, offset, size, number, at)
             at += 1
 
@@ -107,6 +109,7 @@ class Loaded:
 
     def __init__(self, start: Start, *, threads: bool = True, kept: Set[str] = frozenset()) -> None:
         self.start, self.kept = start, kept
+        self.functions = start.functions.by_name()
         check_build()
         configure(start.machine)
         if (error := lib.sim_load_nccl(start.library.encode())) != ffi.NULL:
@@ -121,7 +124,7 @@ class Loaded:
 
     def redirect(self, threads: bool) -> None:
         """Redirects the function of every row, in every copy that the compiler made of it."""
-        for row in redirections(self.start, threads=threads, kept=self.kept):
+        for row in redirections(self.start.cuda, self.functions, threads=threads, kept=self.kept):
             replacement = lib.sim_redirects(row.table)[row.row].replacement
             if error := lib.sim_redirect(self.function(row.function), row.bytes, replacement):
                 raise Failure(f"cannot redirect {row.name} of {row.bytes} bytes: {os.strerror(error)}")
@@ -185,7 +188,7 @@ class World(Loaded):
             disguise(start)
         self.intercept(start.intercepted)
         self.log_file = os.open(start.log, os.O_RDONLY | os.O_CREAT)
-        self.load_tuner(start.functions.get("ncclLoadTunerPlugin", ()))
+        self.load_tuner(self.functions.get("ncclLoadTunerPlugin", ()))
         self.comms = self.init(start.ranks)
         self.devices = list(range(start.ranks))  # the device of each rank
         self.rings_marked = False  # whether the connections of rings are marked, on which registered buffers depend
