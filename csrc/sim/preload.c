@@ -15,6 +15,7 @@
 #include "counters.h"
 #include "export.h"
 #include "machine.h"
+#include "oracle.h"
 #include "record.h"
 
 static int host; /* of this process */
@@ -123,6 +124,10 @@ __attribute__((constructor)) static void prepare(void) {
     sim_locate_local_ranks(plan->local_ranks);
     sim_record_operations(&plan->operations);
     sim_record_nothing();
+    int impatient = sim_wait_for_peers();
+    if (impatient != 0) {
+        refuse("recv and accept", strerror(impatient));
+    }
     int own_rank = rank(plan);
     host = own_rank < 0 ? 0 : own_rank / plan->processes_per_host;
     if (host >= plan->machine.hosts) {

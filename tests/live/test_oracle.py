@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from tests.support import prepared_children
 from tests.support.available_releases import HERE
 from tuner import release
+from tuner.base import children
 from tuner.base.errors import BadInput, BadTopology, OracleFailed, OracleUnavailable
 from tuner.base.names import Algorithm, Collective, DataType, Op, Pattern, Protocol
 from tuner.cli import everything
@@ -507,6 +509,7 @@ def test_nothing_of_the_callers_environment_leaks(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("NCCL_TOPO_FILE", "/nonexistent")
     monkeypatch.setenv("NCCL_DEBUG_FILE", "/nonexistent/log")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(children, "start", prepared_children.as_users_do)
     with Oracle(configuration()) as oracle:
         environment = Path(f"/proc/{oracle.pid}/environ").read_bytes().decode().split("\0")
         assert {variable.split("=")[0] for variable in environment if variable.startswith("NCCL_")} == (
@@ -523,7 +526,7 @@ def test_nothing_of_the_callers_environment_leaks(monkeypatch: pytest.MonkeyPatc
     ("changes", "complaint"),
     [
         ({"nodes": 0}, "0 nodes of 8 GPUs"),
-        ({"gpus": 9}, "gpus_per_node is 9; valid: 1 to 8"),
+        ({"gpus": 9}, "gpus_per_node is 9: valid are 1 to 8"),
         ({"nodes": 65}, "at most 512"),
         ({"env": {"NCCL_TOPO_FILE": "x"}}, "NCCL_TOPO_FILE cannot be set"),
         ({"env": {"PATH": "x"}}, r"PATH: only NCCL_\* variables"),

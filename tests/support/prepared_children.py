@@ -31,7 +31,7 @@ READ_AT_START = ("LD_", "MALLOC_", "GLIBC_")
 OWN = {"MALLOC_ARENA_MAX": "1024"}
 LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 MOST_BYTES = 64 << 10  # of a request
-_as_users_do = children.start
+as_users_do = children.start
 
 
 class Prepared:
@@ -105,7 +105,7 @@ def start(program: str, *arguments: str, **popen: Any) -> Any:
     usual = for_loader == {**OWN, "LD_LIBRARY_PATH": str(folder)} and len(request) < MOST_BYTES
     if program != children.ORACLE or not usual or not hasattr(os, "pidfd_open") or not _started:
         _started |= program == children.ORACLE
-        return _as_users_do(program, *arguments, **popen)
+        return as_users_do(program, *arguments, **popen)
     sys.audit("subprocess.Popen", sys.executable, [program, *arguments], str(folder), None)  # as a start is known by
     limits = tuple(resource.getrlimit(each) for each in LIMITS)
     prepared = _prepared((os.getpid(), limits, tuple(children.command(program)), sys.pycache_prefix))
