@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from tests.support.programs import FOLDER
 from tuner import plugin
+from tuner.base.files import cache_folder, remember, sha256
+from tuner.oracle import symbols
 from tuner.oracle.library import Library, find
 from tuner.oracle.preloaded import preloaded
 from tuner.scenario.describe import describe
@@ -43,16 +46,26 @@ _OF_PLAN = (b"ncclKernelPlan", b"ncclTaskColl", b"ncclDevKernelArgs", b"ncclDevW
 
 @cache
 def _plan_line(nccl: str) -> str:
-    """Where a release has what its thread for the profiler waits for, from 2.31 on; "" where it has no such thread."""
-    from elftools.elf.elffile import ELFFile
+    """Where a release has what its thread for the profiler waits for, from 2.31 on; "" where it has no such thread.
 
-    from tuner.base.files import cache_folder
-    from tuner.oracle import symbols
-
-    library: Library = find(nccl)
+    Reading it takes seconds: it is kept for other processes and later runs, until this file changes.
+    """
+    library = find(nccl)
     located = symbols.load(library.path, library.sha256, cache_folder())
     if "ncclProfilerPostPlanWork" not in located.functions:
         return ""
+    kept = FOLDER / f"plan-{library.sha256[:24]}-{sha256(Path(__file__))[:24]}"
+    try:
+        return kept.read_text("utf-8")
+    except FileNotFoundError:
+        line = _read_plan_line(library, located)
+        remember(kept, line)
+        return line
+
+
+def _read_plan_line(library: Library, located: symbols.Symbols) -> str:
+    from elftools.elf.elffile import ELFFile
+
     numbers: dict[str, int] = {}
     with library.path.open("rb") as file:
         for unit in ELFFile(file).get_dwarf_info().iter_CUs():
