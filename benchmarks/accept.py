@@ -129,7 +129,7 @@ def truth(expectation: Expectation, scenario: Scenario, hop: float) -> Mapping[R
             for name, value in model.calibration.parameters.items()
         },
     )
-    model = predict.TimeModel(slower, selection, same_machine=True, reason="")
+    model = predict.TimeModel(predict.CalibrationChoice(slower, same_machine=True, reason=""), selection)
     return {request: model.of_picks(request, selection.pick(request, SIZES)).time_us for request in REQUESTS}
 
 

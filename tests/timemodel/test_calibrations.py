@@ -18,7 +18,7 @@ from tuner.times.calibration import calibrate
 from tuner.times.timemodel import calibration, features, sites
 from tuner.times.timemodel.form import PARAMETERS, believed
 from tuner.times.timemodel.intervals import CarriedOver
-from tuner.times.timemodel.predict import TimeModel, of_communicator
+from tuner.times.timemodel.predict import CalibrationChoice, TimeModel, of_communicator
 
 ALLREDUCE = request("allreduce")
 SIZES = [8, 1 << 16, 1 << 20, 1 << 26, 1 << 30]
@@ -202,9 +202,8 @@ def test_one_row_moves_what_is_like_it() -> None:
     before = model.of_algo_proto(gather, size, ring)
     twice_us = 2 * model.of_algo_proto(ALLREDUCE, size, ring).time_us
     rows = sites.rows_of(calls, twice_us, dict(model.calibration.parameters))
-    updated = TimeModel(
-        replace(model.calibration, between=rows, site="own"), model.selection, same_machine=True, reason=""
-    )
+    own = replace(model.calibration, between=rows, site="own")
+    updated = TimeModel(CalibrationChoice(own, same_machine=True, reason=""), model.selection)
     after = updated.of_algo_proto(gather, size, ring)
     assert 1.6 < after.time_us[0] / before.time_us[0] < 2
     assert after.high_us[0] / after.low_us[0] < 0.8 * before.high_us[0] / before.low_us[0]

@@ -249,16 +249,12 @@ def _model(scenario: Scenario, selection: Selection, calibration: str | None) ->
     """
     machine = None if scenario.others else scenario.site
     chosen = predict.choose(selection.communicator, machine, calibration)
-    if not scenario.hardware:
+    if scenario.hardware:
+        changed = f" before {', '.join(f'{key}={value}' for key, value in scenario.hardware.items())}"
+        chosen = replace(chosen, same_machine=False, adapters_gbs=0.0, reason=chosen.reason + changed)
+    else:
         chosen = predict.with_instance_type(chosen, selection.communicator.nodes, machine)
-    changed = f" before {', '.join(f'{key}={value}' for key, value in (scenario.hardware or {}).items())}"
-    return TimeModel(
-        chosen.calibration,
-        selection,
-        same_machine=chosen.same_machine and not scenario.hardware,
-        adapters_gbs=0.0 if scenario.hardware else chosen.adapters_gbs,
-        reason=chosen.reason + (changed if scenario.hardware else ""),
-    )
+    return TimeModel(chosen, selection)
 
 
 def _not_measured(selection: Selection, buffers: Buffers) -> str | None:

@@ -290,8 +290,8 @@ class Expectation:
         selection = self.selection(kind.shape) if fault is None else self._with_fault(kind.shape, fault)
         model = self._model(kind.shape)
         if model is not None and fault is not None:
-            calibration = _with_slower_hops(model.calibration, fault.hop)
-            model = TimeModel(calibration, selection, same_machine=model.same_machine, reason=model.reason)
+            slower = _with_slower_hops(model.calibration, fault.hop)
+            model = TimeModel(replace(model.chosen, calibration=slower, adapters_gbs=0.0), selection)
         if isinstance(kind.request, Exchange):
             return _of_exchange(model, kind.request, sizes)
         picks = selection.pick(kind.request, sizes)

@@ -165,25 +165,30 @@ def between_bytes(collective: int, nbytes: Numbers, nodes: int) -> Numbers:
     return nbytes * ((nodes - 1) / nodes if parts else 1.0)
 
 
-class TimeModel:
-    """A calibration that answers for one communicator. ``reason``: why this calibration was chosen."""
+@dataclass(frozen=True, slots=True)
+class CalibrationChoice:
+    """A calibration, whether it is the machine's own, and the reason why it was chosen.
 
-    def __init__(
-        self,
-        calibration: Calibration,
-        selection: Selection,
-        *,
-        same_machine: bool,
-        reason: str,
-        adapters_gbs: float = 0.0,
-    ) -> None:
-        self.adapters_gbs = adapters_gbs
-        self.calibration = calibration
+    ``adapters_gbs``: total bandwidth of a node's adapters; 0 if not known.
+    """
+
+    calibration: Calibration
+    same_machine: bool
+    reason: str
+    adapters_gbs: float = 0.0
+
+
+class TimeModel:
+    """A chosen calibration that answers for one communicator."""
+
+    def __init__(self, chosen: CalibrationChoice, selection: Selection) -> None:
+        self.chosen = chosen
+        self.calibration = chosen.calibration
+        self.reason = chosen.reason
+        self.same_machine = chosen.same_machine
         self.selection = selection
-        self.reason = reason
-        self.same_machine = same_machine
         self._kinds: dict[tuple[Request, int], tuple[FixedFeatures, Place]] = {}
-        self._certainty = calibration.certainty(same_machine=same_machine)
+        self._certainty = chosen.calibration.certainty(same_machine=self.same_machine)
 
     def of_picks(self, request: Request, picks: Picks) -> CalibratedTimes:
         """Times of the calls of ``picks``, [size]."""
@@ -230,7 +235,8 @@ class TimeModel:
         return joined_times(parts, len(calls))
 
     def _times_at(self, calls: Features, place: Place) -> CalibratedTimes:
-        return times_at(self.calibration, calls, place, same_machine=self.same_machine, adapters_gbs=self.adapters_gbs)
+        adapters_gbs = self.chosen.adapters_gbs
+        return times_at(self.calibration, calls, place, same_machine=self.same_machine, adapters_gbs=adapters_gbs)
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
         """Half the interval around the logarithm of each call's time in us on one node, [call], if only these
@@ -285,19 +291,6 @@ def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: 
     return CalibratedTimes(time_us, *bounds, measured, tuple(kinds), extrapolated, texts)
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationChoice:
-    """A calibration, whether it is the machine's own, and the reason why it was chosen.
-
-    ``adapters_gbs``: total bandwidth of a node's adapters; 0 if not known.
-    """
-
-    calibration: Calibration
-    same_machine: bool
-    reason: str
-    adapters_gbs: float = 0.0
-
-
 def of_communicator(
     selection: Selection, machine: str | None, calibration: str | None = None, *, with_instance: bool = False
 ) -> TimeModel:
@@ -309,13 +302,7 @@ def of_communicator(
     chosen = choose(selection.communicator, machine, calibration)
     if with_instance:
         chosen = with_instance_type(chosen, selection.communicator.nodes, machine)
-    return TimeModel(
-        chosen.calibration,
-        selection,
-        same_machine=chosen.same_machine,
-        reason=chosen.reason,
-        adapters_gbs=chosen.adapters_gbs,
-    )
+    return TimeModel(chosen, selection)
 
 
 def choose(communicator: Comm, machine: str | None, calibration: str | None = None) -> CalibrationChoice:
