@@ -301,9 +301,14 @@ def text_of(curves: Sequence[PublicCurve]) -> str:
     )
 
 
-def matching(curve: ComparedCurve, curves: Iterable[PublicCurve], nearness: ClassNearness) -> list[PublicCurve]:
-    """The healthy curves that are at least as similar to the judged one as ``nearness`` says."""
-    return [each for each in curves if each.is_healthy and _matches(curve, each, nearness)]
+def _by_class(curves: Iterable[PublicCurve]) -> list[list[PublicCurve]]:
+    """The healthy curves, those together of which :func:`_matches` says the same."""
+    groups = defaultdict[tuple[object, ...], list[PublicCurve]](list)
+    for each in curves:
+        if each.is_healthy:
+            kind = id(each.machine), each.nodes, each.gpus_per_node, each.collective, each.forced
+            groups[kind].append(each)
+    return list(groups.values())
 
 
 def _matches(curve: ComparedCurve, other: PublicCurve, nearness: ClassNearness) -> bool:
@@ -350,11 +355,11 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits 
     count = len(curve.bytes)
     log_us, runs = np.full(count, np.nan), np.zeros(count, np.int64)
     nearness, sites = np.full(count, -1, np.int64), np.zeros(count, np.int64)
-    log_model = np.log(curve.model_us)
+    log_model, groups = np.log(curve.model_us), _by_class(curves)
     for near in ClassNearness:
         if not np.isnan(log_us).any():
             break
-        those = matching(curve, curves, near)
+        those = [each for group in groups if _matches(curve, group[0], near) for each in group]
         if near is ClassNearness.same_class and (own_ones := [each for each in those if each.own]):
             those = own_ones  # the same user's machines are more similar than others'
         open_ = np.flatnonzero(np.isnan(log_us))
@@ -390,23 +395,32 @@ def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -
         else:
             share = [time / allowed for time, allowed in zip(each.time_us, each.model_us, strict=True)]
             values.append(each.log_at(sizes, share, grows=False).tolist())
-    for at in range(len(sizes)):
-        of_sites: dict[str, list[float]] = defaultdict(list)
-        names = set()
-        own = False
-        for each, value in zip(those, values, strict=True):
-            if not math.isnan(value[at]):
-                of_sites[each.site].append(value[at])
-                names.add(each.name)
-                own |= each.own
+    by_size = np.array(values)  # [run, size]
+    with_runs = defaultdict[bytes, list[int]](list)  # the sizes that the same runs have
+    for size, known in enumerate(~np.isnan(by_size.T)):
+        with_runs[known.tobytes()].append(size)
+    for known_bytes, at in with_runs.items():
+        rows = np.flatnonzero(np.frombuffer(known_bytes, np.bool_)).tolist()
+        there = [those[row] for row in rows]
+        of_sites: dict[str, list[int]] = defaultdict(list)
+        for row, each in zip(rows, there, strict=True):
+            of_sites[each.site].append(row)
+        names = {each.name for each in there}
         number[at], sites[at] = len(names), len(of_sites)
-        if len(names) < LEAST_RUNS and not own:
+        if len(names) < LEAST_RUNS and not any(each.own for each in there):
             continue
         if len(of_sites) >= LEAST_RUNS:
-            found[at] = median(median(one) for one in of_sites.values())
+            rows_of_sites = (by_size[of_site][:, at] for of_site in of_sites.values())
+            found[at] = _median(np.array([_median(each) for each in rows_of_sites]))
         else:
-            found[at] = median(one for each_site in of_sites.values() for one in each_site)
+            found[at] = _median(by_size[rows][:, at])
     return found, number, sites
+
+
+def _median(values: Array) -> Array:
+    """The median of each column, [column]."""
+    ordered, middle = np.sort(values, axis=0), len(values) // 2
+    return np.asarray((ordered[middle] + ordered[(len(values) - 1) // 2]) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +449,7 @@ def ranked(curve: ComparedCurve, time_us: Array, curves: Sequence[PublicCurve]) 
 
     ``time_us``: the run's times at the curve's sizes, us.
     """
-    those = matching(curve, curves, ClassNearness.same_class)
+    those = [each for each in curves if each.is_healthy and _matches(curve, each, ClassNearness.same_class)]
     values = [each.log_at(curve.bytes, each.time_us, grows=True) for each in those]
     for at in range(len(curve.bytes) - 1, -1, -1):
         of_runs: dict[tuple[str, str, int], list[float]] = defaultdict(list)

@@ -19,6 +19,8 @@ _BELIEVED_ROWS = 10  # weight of the prior for a regime's scatter, in rows
 _WIDEST = 2.4  # a parameter may be this many standard deviations from its prior
 _PARTS = 5  # the sizes are divided into this many parts, each of which is held out once
 _STEPS = 6  # steps of a search that begins near its end
+_STEP = float(np.sqrt(np.finfo(np.float64).eps))  # of a derivative
+_LEAST_US = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,18 +77,37 @@ def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[st
         off = softened(differences(vector) / scatter)
         return np.concatenate([off, (vector[: len(names)] - believed) / widths, vector[len(names) :] / _START_LOG_SD])
 
+    widths_of_all = np.concatenate([widths, np.full(launches - 1, _START_LOG_SD)])
+
+    def slope(vector: Array) -> Array:
+        """Derivatives of the residuals, [residual, parameter]: forward differences, or backward ones at an upper
+        bound."""
+        steps = _STEP * np.maximum(1.0, np.abs(vector)) * np.where(vector < 0, -1, 1)
+        beside = np.where(vector + steps > highest, vector - steps, vector + steps)
+        (values, starts), (values_beside, starts_beside) = parts(vector), parts(beside)
+        each_us = times.times_us_each_changed(values, {name: values_beside[name] for name in names})
+        start_us = np.array([(values_beside if name == "start_us" else values)["start_us"] for name in names])
+        each_us += start_us[:, None] * (starts[measured.launch] - 1)
+        of_starts = np.where(np.eye(launches, dtype=np.bool_)[1:], starts_beside, starts)[:, measured.launch]
+        started_us = np.vstack([each_us, times.times_us(values) + values["start_us"] * (of_starts - 1)])
+        risen = softened((log_times - np.log(np.maximum(started_us, _LEAST_US))) / scatter)
+        risen -= softened(differences(vector) / scatter)
+        return np.vstack([(risen / (beside - vector)[:, None]).T, np.diag(1 / widths_of_all)])
+
     first = np.log([(begin or beliefs)[name] for name in names])
     steps = _STEPS if begin else None
     # A parameter further away than this no longer means what its name says.
     most = np.concatenate([_WIDEST * widths, np.full(launches - 1, np.inf)])
     middle = np.concatenate([believed, np.zeros(launches - 1)])
+    highest = middle + most
     first = np.clip(first, believed - _WIDEST * widths * 0.99, believed + _WIDEST * widths * 0.99)
     from scipy.optimize import least_squares  # takes long to load
 
     settled = least_squares(
         residuals,
         np.concatenate([first, np.zeros(launches - 1)]),
-        bounds=(middle - most, middle + most),
+        jac=slope,
+        bounds=(middle - most, highest),
         max_nfev=steps,
     ).x
     values, starts = parts(settled)
@@ -132,7 +153,7 @@ def _started_us(
     calls.
     """
     more = parameters["start_us"] * (start_factors[measured.launch] - 1)
-    times_us: Array = np.maximum(times.times_us(parameters) + more, 1e-3)
+    times_us: Array = np.maximum(times.times_us(parameters) + more, _LEAST_US)
     return times_us
 
 
