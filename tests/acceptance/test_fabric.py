@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -17,21 +18,25 @@ from tuner.times.acceptance.judge import JudgedCurve
 from tuner.times.acceptance.public_runs import Joined, Network, PublicCurve
 
 LARGE = 1 << 30
-# Healthy runs that chose by themselves, from small calls to large ones, and pass with no size that is slow.
-HEALTHY = [
-    each
-    for each in RUNS
-    if 1 < each.nodes < 64
-    and each.is_healthy
-    and not each.forced
-    and each.bytes[0] < 1 << 16
-    and each.bytes[-1] >= 2 * LARGE
-    and (found := judged(each)) is not None
-    and found.passes
-    and found.judged
-    and shapes.loss_of(found) is None
-]
 Change = Callable[[PublicCurve], PublicCurve]
+
+
+@cache
+def healthy() -> list[PublicCurve]:
+    """Runs that chose by themselves, from small calls to large ones, and pass with no size that is slow."""
+    return [
+        each
+        for each in RUNS
+        if 1 < each.nodes < 64
+        and each.is_healthy
+        and not each.forced
+        and each.bytes[0] < 1 << 16
+        and each.bytes[-1] >= 2 * LARGE
+        and (found := judged(each)) is not None
+        and found.passes
+        and found.judged
+        and shapes.loss_of(found) is None
+    ]
 
 
 def slowed(curve: PublicCurve, factors: np.ndarray) -> PublicCurve:
@@ -151,13 +156,13 @@ def can_have(cause: FabricCause, curve: PublicCurve) -> bool:
 
 
 def test_there_are_many_healthy_runs_to_plant_in() -> None:
-    assert len(HEALTHY) >= 20
-    assert len({each.site for each in HEALTHY}) >= 6
+    assert len(healthy()) >= 20
+    assert len({each.site for each in healthy()}) >= 6
 
 
 @pytest.mark.parametrize(("cause", "change"), PLANTED, ids=lambda value: getattr(value, "value", ""))
 def test_a_planted_cause_is_among_those_named_and_its_shape_excludes_others(cause: FabricCause, change: Change) -> None:
-    planted = [each for each in HEALTHY if can_have(cause, each) and can_show(change, each)]
+    planted = [each for each in healthy() if can_have(cause, each) and can_show(change, each)]
     assert len(planted) >= 5
     unlike = UNLIKE.get(change, UNLIKE[left])
     failing = set()
@@ -180,7 +185,7 @@ REFUTED = [
 
 @pytest.mark.parametrize(("cause", "change", "log"), REFUTED, ids=lambda value: getattr(value, "value", ""))
 def test_a_cause_that_the_log_refutes_is_not_named(cause: FabricCause, change: Change, log: LogFacts) -> None:
-    planted = [each for each in HEALTHY if can_have(cause, each) and each.adapters in (None, 8)]
+    planted = [each for each in healthy() if can_have(cause, each) and each.adapters in (None, 8)]
     assert planted
     for each in planted:
         if (found := causes(change(each))) is not None:

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import binom
 
 from tests.support import command_line
 from tuner import release
@@ -557,6 +556,8 @@ def test_the_planted_best_is_what_was_measured_fastest(seed: int) -> None:
 
 @pytest.mark.parametrize("n", [1, 5, 6, 9, 30, 101, 1000])
 def test_the_interval_of_the_median_is_the_narrowest_with_the_confidence(n: int) -> None:
+    from scipy.stats import binom  # takes long to load
+
     times = np.random.default_rng(n).permutation(np.arange(1.0, n + 1))
     found = estimate(times)
     assert found.median_us == np.median(times)

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,18 @@ from tuner.times.measured.reader import OWN_COLUMNS
 from tuner.times.measured.samples import Measurements
 
 FOLDER = Path(__file__).parents[2] / "tables" / "measured"
-TABLES = [measured.load(name) for name in measured.names()]
-every_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+every_table = pytest.mark.parametrize("table", measured.names(), indirect=True)
+loaded = cache(measured.load)
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest) -> Measurements:
+    return loaded(request.param)
 
 
 def test_all_files_are_there_by_name() -> None:
     assert {path.stem for path in FOLDER.iterdir()} == set(measured.names())
-    assert len(TABLES) == 86
+    assert len(measured.names()) == 86
 
 
 @every_table

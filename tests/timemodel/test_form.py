@@ -4,7 +4,6 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from scipy.stats import t as student_t
 
 import tuner
 from tuner.api import request
@@ -141,6 +140,8 @@ def test_another_way_of_launching_has_a_start_of_its_own() -> None:
 
 
 def test_student_t_is_that_of_scipy() -> None:
+    from scipy.stats import t as student_t  # takes long to load
+
     for freedom in (4.0, 5.0, 8.0, 36.0, 300.0):
         assert sites._student_t95(freedom) == pytest.approx(float(student_t.ppf(0.95, freedom)), rel=1.5e-3)
 

@@ -301,6 +301,17 @@ def text_of(curves: Sequence[PublicCurve]) -> str:
     )
 
 
+def matching(curve: ComparedCurve, curves: Iterable[PublicCurve], nearness: ClassNearness) -> list[PublicCurve]:
+    """The healthy curves that are at least as similar to the judged one as ``nearness`` says."""
+    return _of_classes(curve, _by_class(curves), nearness)
+
+
+def _of_classes(
+    curve: ComparedCurve, groups: Iterable[Sequence[PublicCurve]], nearness: ClassNearness
+) -> list[PublicCurve]:
+    return [each for group in groups if _matches(curve, group[0], nearness) for each in group]
+
+
 def _by_class(curves: Iterable[PublicCurve]) -> list[list[PublicCurve]]:
     """The healthy curves, those together of which :func:`_matches` says the same."""
     groups = defaultdict[tuple[object, ...], list[PublicCurve]](list)
@@ -359,7 +370,7 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits 
     for near in ClassNearness:
         if not np.isnan(log_us).any():
             break
-        those = [each for group in groups if _matches(curve, group[0], near) for each in group]
+        those = _of_classes(curve, groups, near)
         if near is ClassNearness.same_class and (own_ones := [each for each in those if each.own]):
             those = own_ones  # the same user's machines are more similar than others'
         open_ = np.flatnonzero(np.isnan(log_us))
@@ -449,7 +460,7 @@ def ranked(curve: ComparedCurve, time_us: Array, curves: Sequence[PublicCurve]) 
 
     ``time_us``: the run's times at the curve's sizes, us.
     """
-    those = [each for each in curves if each.is_healthy and _matches(curve, each, ClassNearness.same_class)]
+    those = matching(curve, curves, ClassNearness.same_class)
     values = [each.log_at(curve.bytes, each.time_us, grows=True) for each in those]
     for at in range(len(curve.bytes) - 1, -1, -1):
         of_runs: dict[tuple[str, str, int], list[float]] = defaultdict(list)
