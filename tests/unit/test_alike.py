@@ -203,7 +203,7 @@ def test_what_is_kept_between_machines_is_right() -> None:
     for machine in ("dgx-h100", "pcie-l40s", "dgx-h200", "dgx-1v", "dgx-h100"):
         alike_ones.forget()
         for nodes, sizes in ((2, SIZES), (4, SIZES), (2, SIZES * np.uint64(3))):
-            own = Selection(Scenario("2.28.9", nodes, machine).communicator())
+            own = Selection(Scenario("2.21.5", nodes, machine).communicator())
             for asked in map(request, Collective):
                 picks = alike_ones.pick(alike_ones.selection(own.communicator), asked, sizes.copy())
                 for one, other in zip(picks.stored, own.pick(asked, sizes).stored, strict=True):
@@ -220,5 +220,5 @@ def test_picks_keep_their_sizes_if_the_asked_array_changes() -> None:
 @pytest.mark.parametrize("sizes", [np.array([0], np.uint64), np.array([1.5])])
 def test_sizes_out_of_range_are_refused(sizes: Any) -> None:
     selection = Selection(Scenario("2.28.9", 2, "dgx-h100").communicator())
-    with pytest.raises(BadInput, match="sizes: "):
+    with pytest.raises(BadInput, match=r"1 to 2\*\*62"):
         alike.Alike().pick(selection, request(Collective.AllReduce), sizes)

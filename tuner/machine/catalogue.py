@@ -374,7 +374,7 @@ def _described(machine: in_words.DescribedMachine) -> Machine:
     )
 
 
-@cache
+@lru_cache(8)  # a fleet asks about one machine after the other
 def _graph_table(name: str) -> GraphTable:
     file = folder() / name / GRAPHS_FILE
     return from_table(json.loads(_text(file))) if file.is_file() else GraphTable("")

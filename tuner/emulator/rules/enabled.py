@@ -120,7 +120,8 @@ def algorithm_requested_where_forced(point: ModelPoint) -> Reason:
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def algorithm_requested_or_rescued(point: ModelPoint) -> Reason:
     """Without CollNet, an NCCL_ALGO that leaves none of Ring, Tree and NVLS brings Ring and Tree back."""
-    rows = _rows(point, "NCCL_ALGO", Algorithm)
+    if not (rows := _rows(point, "NCCL_ALGO", Algorithm)):
+        return None
     left = [Algorithm.Ring, Algorithm.Tree, Algorithm.NVLS if point.nodes == 1 else Algorithm.NVLSTree]
     rescued = not point.communicator.collnet and not any(rows.get(algorithm, True) for algorithm in left)
     if rescued and point.algorithm in (Algorithm.Ring, Algorithm.Tree):
@@ -274,5 +275,7 @@ def _forced(point: ModelPoint) -> bool:
 
 
 def _requested(point: ModelPoint, variable: str, element: Algorithm | Protocol, unnamed: bool = True) -> Reason:
+    if point.environment.text(variable) is None and unnamed:
+        return None  # as for almost every cell
     on = _rows(point, variable, type(element)).get(element, unnamed)
     return None if on else f"{variable}={point.environment.text(variable)} leaves it out"

@@ -57,6 +57,8 @@ def list_beside_algorithms(communicator: Comm, collective: Collective, kernel: s
 
 def requested_collectives(communicator: Comm) -> frozenset[Collective]:
     """The collectives for which NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL, read as lists, names anything."""
+    if not communicator.environment.values:
+        return frozenset()
     texts = [communicator.environment.text(variable) or "" for variable in ("NCCL_ALGO", "NCCL_PROTO", KERNEL)]
     return _named_in(communicator.release.symmetric.names, *texts) if any(texts) else frozenset()
 
