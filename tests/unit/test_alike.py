@@ -222,3 +222,39 @@ def test_sizes_out_of_range_are_refused(sizes: Any) -> None:
     selection = Selection(Scenario("2.28.9", 2, "dgx-h100").communicator())
     with pytest.raises(BadInput, match=r"1 to 2\*\*62"):
         alike.Alike().pick(selection, request(Collective.AllReduce), sizes)
+
+
+@pytest.mark.parametrize(("machine", "nodes"), PLACES)
+def test_equal_communicators_have_equal_calls(machine: str, nodes: int) -> None:
+    known = dict[tuple[object, Request], tuple[bytes, object]]()
+    for selection in selections(machine, nodes):
+        value = alike.of_calls(selection.communicator)
+        for asked in map(request, Collective):
+            steps = [
+                step.rule
+                for each in selection.candidates(asked)
+                for step in (
+                    *selection.steps_of_model(asked, 1, each),
+                    *selection.steps_of_calls(asked, SIZES, each),
+                )
+            ]
+            found = answer(selection, asked), (selection.excluded(asked), steps)
+            assert known.setdefault((value, asked), found) == found
+    assert None not in {of_calls for of_calls, _ in known}
+    assert len(known) < len(Collective) * len(selections(machine, nodes))
+
+
+@pytest.mark.parametrize("rule", ["candidate", "fp8_needs_hopper", "time", "penalty", "pick", "launch", "nvls_bound"])
+def test_each_rule_of_calls_counts(rule: str) -> None:
+    communicator = Scenario("2.28.9", 2, "dgx-h100").communicator()
+    change: dict[str, Any] = {rule: object()}
+    other = replace(communicator, rules=replace(communicator.rules, **change))
+    assert alike.of_calls(other) != alike.of_calls(communicator)
+    assert alike.of_calls(replace(communicator)) == alike.of_calls(communicator)
+
+
+def test_each_limit_of_calls_counts() -> None:
+    communicator = Scenario("2.28.9", 2, "dgx-h100").communicator()
+    limits = replace(communicator.release.limits, max_direct_local_ranks=7)
+    other = replace(communicator, release=replace(communicator.release, limits=limits))
+    assert alike.of_calls(other) != alike.of_calls(communicator)

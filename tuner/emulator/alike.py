@@ -74,6 +74,9 @@ LIMITS = (
     "ll128_alignment_bytes_per_warp",
     "ll_alignment_bytes_per_thread",
 )
+# What else decides whether a call is refused, and which cells it may use, with the reasons.
+CANDIDATE_RULES = ("candidate", "fp8_needs_hopper")
+RULES_OF_CELLS = ("time", "penalty", "nvls_kind", "nvls_bound", "bound_channels")
 CORRECTING_LIMITS = ("tree_corrections", "nvls_tree_corrections", "nvls_tree_corrections_on_two_arm_nodes")
 CALL_FACTS = attrgetter(
     "ranks",
@@ -116,6 +119,16 @@ def of_tables(communicator: Comm) -> Hashable | None:
     if not _is_compared(communicator):
         return None
     return _model_content(communicator.release, communicator.rules, communicator.generation), of_facts(communicator)
+
+
+def of_calls(communicator: Comm) -> Hashable | None:
+    """A value that communicators share where every call on plain buffers has the same answer: candidates and what
+    excludes others, times and their steps, picks and launches.
+
+    None: this one is not compared.
+    """
+    tables, generation = of_tables(communicator), communicator.generation
+    return None if tables is None else (tables, _calls_content(communicator.release, communicator.rules, generation))
 
 
 def of_choice(selection: Selection, request: Request) -> Hashable | None:
@@ -210,6 +223,13 @@ def _call_content(nccl: Release, rules: Any) -> int:
 def _pick_content(selection: Selection) -> Hashable:
     communicator = selection.communicator
     return communicator.release.limits.max_time_us, communicator.rules.pick
+
+
+@lru_cache(256)
+def _calls_content(nccl: Release, rules: Any, generation: Generation) -> int:
+    of_rules = [getattr(rules, name) for name in (*CALL_RULES, *CANDIDATE_RULES, *RULES_OF_CELLS)]
+    of_release = [getattr(nccl, name) for name in CORRECTED_BY]
+    return _number(("calls", generation, nccl.limits, of_release, of_rules))
 
 
 @lru_cache(256)

@@ -99,11 +99,9 @@ def collect(
     for name in along(releases):
         of_release = replace(scenario, nccl=name)
         for count in nodes:
-            described = of_release.with_nodes(count)
-            selection = selections[name, count] = drawn.selection(described.communicator())
-            for collective in Collective:
-                request = Request(collective, dtype, op)
-                lines[name, collective, count] = drawn.line(described, selection, request)
+            selection, of_calls = drawn.lines(of_release.with_nodes(count), dtype, op)
+            selections[name, count] = selection
+            lines.update({(name, collective, count): line for collective, line in of_calls.items()})
     return PageData(scenario, dtype, op, tuple(releases), nodes, SIZES, lines, selections)
 
 
@@ -115,38 +113,39 @@ def nodes_of(scenario: Scenario) -> tuple[int, ...]:
 
 
 class _Lines:
-    """Lines over ``sizes``; what several releases have in common is computed once."""
+    """Lines over ``sizes``; what several releases have in common is computed once, and is one object."""
 
     def __init__(self, sizes: SizeArray) -> None:
         self.sizes = sizes
-        self.selection = Alike().selection
+        self._selection = Alike().selection
+        self._of_communicator: dict[Hashable, dict[Collective, Line]] = {}
         self._of_choice: dict[Hashable, Line] = {}
-        self._steps: dict[Hashable, list[Steps]] = {}  # of the model, which leads from constants to the tables
 
-    def line(self, scenario: Scenario, selection: Selection, request: Request) -> Line:
-        """The line of a release, collective and number of nodes."""
+    def lines(self, scenario: Scenario, dtype: DataType, op: Op) -> tuple[Selection, dict[Collective, Line]]:
+        """The selection of a scenario, and its lines."""
+        communicator = scenario.communicator()
+        selection, alike_ones = self._selection(communicator), alike.of_calls(communicator)
+        made = None if alike_ones is None else self._of_communicator.get(alike_ones)
+        if made is None:
+            made = {each: self._line(scenario, selection, Request(each, dtype, op)) for each in Collective}
+            if alike_ones is not None:
+                self._of_communicator[alike_ones] = made
+        return selection, made
+
+    def _line(self, scenario: Scenario, selection: Selection, request: Request) -> Line:
         choice = alike.of_choice(selection, request)
         line = None if choice is None else self._of_choice.get(choice)
         if line is None:
             line = _line(scenario, selection, request, self.sizes)
             if choice is not None:
                 self._of_choice[choice] = line
+        # Steps of the model lead from constants to the tables, and have their numbers once for all sizes.
         steps = {
-            algo_proto: [*self._model_steps(selection, request, algo_proto), *of_calls]
+            algo_proto: [*selection.steps_of_model(request, 1, algo_proto), *of_calls]
             for algo_proto, of_calls in line.steps.items()
         }
         excluded = tuple(item for item in selection.excluded(request).items() if item[0] not in line.candidates)
         return replace(line, steps=steps, excluded=excluded)
-
-    def _model_steps(self, selection: Selection, request: Request, algo_proto: AlgoProto) -> list[Steps]:
-        """Steps that are the same for all sizes: each has its numbers once."""
-        tables = alike.of_tables(selection.communicator)
-        if tables is None:
-            return selection.steps_of_model(request, 1, algo_proto)
-        at = tables, request.collective, algo_proto
-        if at not in self._steps:
-            self._steps[at] = selection.steps_of_model(request, 1, algo_proto)
-        return self._steps[at]
 
 
 def _line(scenario: Scenario, selection: Selection, request: Request, sizes: SizeArray) -> Line:
@@ -215,17 +214,19 @@ def collect_calibrated(
     """Collects calibrated times for each line of the content. Raises BadInput and BadCalibration."""
     lines, known = CalibratedLines(), dict[tuple[Any, ...], CalibratedTimes]()
     shared: dict[Hashable, CalibratedLine] = {}
+    numbers = _places()  # of facts, which take long to compare
     for release in along(report.releases):
         for count in report.nodes:
             scenario = replace(report.scenario, nccl=release, nodes=count)
             selection = report.selections[release, count]
             model = calibrated.answering(wanted, scenario, selection)
-            used, facts = calibrated.used(model), alike.of_facts(selection.communicator)
+            used, facts = calibrated.used(model), numbers[alike.of_facts(selection.communicator)]
+            of_model = None if isinstance(model, NoCalibration) else _by(model)
             for collective in Collective:
                 at = release, collective, count
                 line = report.lines[at]
                 # What releases share of a line has the identity of its times.
-                by = id(line.times_us), facts, None if isinstance(model, NoCalibration) else _by(model)
+                by = id(line.times_us), facts, of_model
                 if by not in shared:
                     request = Request(collective, report.dtype, report.op)
                     shared[by] = _calibrated_line(report, request, line, model, known)
@@ -301,9 +302,9 @@ class Packer:
         self.traces = _places()
         self.excluded = _places()
         self.lines = _places()
-        # Of what several lines of the report share, by the identity of an array: where it is placed.
+        # Of what several lines of the report share, by the identity of an array or of steps: where it is placed.
         self._numbers_of: dict[int, int] = {}
-        self._values_of: dict[int, float | tuple[int]] = {}
+        self._values_of: dict[int, tuple[float | tuple[int], float | tuple[int]]] = {}
         self._texts_of: dict[tuple[str, str, Callable[..., Any], str], int] = {}
 
     def pack(self, described: dict[str, object]) -> tuple[str, str]:
@@ -383,9 +384,7 @@ class Packer:
     def _trace(self, nccl: str, line: Line, steps: list[Steps]) -> int:
         """Position of the steps of an explanation; each has the position of its texts, and the values before and after
         it."""
-        values = (
-            (self._texts(nccl, one), self._values(line, one.before), self._values(line, one.after)) for one in steps
-        )
+        values = ((self._texts(nccl, one), *self._before_and_after(line, one)) for one in steps)
         return self.traces[tuple(values)]
 
     def _texts(self, nccl: str, one: Steps) -> int:
@@ -395,19 +394,19 @@ class Packer:
             self._texts_of[at] = self.steps[texts]
         return self._texts_of[at]
 
+    def _before_and_after(self, line: Line, one: Steps) -> tuple[float | tuple[int], float | tuple[int]]:
+        placed = self._values_of.get(id(one))
+        if placed is None:
+            placed = self._values_of[id(one)] = self._values(line, one.before), self._values(line, one.after)
+        return placed
+
     def _values(self, line: Line, values: NDArray[Any]) -> float | tuple[int]:
         """The value itself if it is the same for all sizes, else the index of a row of numbers."""
-        if (known := self._values_of.get(id(values))) is not None:  # an array of the report, which releases share
-            return known
-        placed: float | tuple[int]
-        if (values == values[0]).all():
-            placed = float(values[0])
-        else:
-            row = np.full(line.first + len(values), np.nan, np.float32)
-            row[line.first :] = values
-            placed = (self._floats(row),)
-        self._values_of[id(values)] = placed
-        return placed
+        if len(values) == 1 or (values == values[0]).all():
+            return float(values[0])
+        row = np.full(line.first + len(values), np.nan, np.float32)
+        row[line.first :] = values
+        return (self._floats(row),)
 
     def _floats(self, row: NDArray[Any]) -> int:
         return self.floats[row.astype("<f4").tobytes()]
