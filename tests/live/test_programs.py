@@ -220,6 +220,7 @@ def test_what_no_program_can_be_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_addresses_and_undefined_behaviour(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     simulated, sanitizer = sanitized_object("sim", tmp_path)
     monkeypatch.setattr("tuner.oracle.preloaded.SIM", simulated)

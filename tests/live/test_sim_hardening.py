@@ -36,7 +36,7 @@ for domains, without in (((), ()), ((2,), ()), ((2, 1), ()), ((2,), (5,))):
 print("done")
 """
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.heavy]
 
 
 @pytest.mark.parametrize("name", [HERE[0], HERE[-1]])
