@@ -26,7 +26,7 @@ from tuner.base.files import cache_folder
 from tuner.base.names import Algorithm, Protocol
 from tuner.machine.graphs import EMPTY
 from tuner.oracle import symbols
-from tuner.oracle.symbols import Symbols
+from tuner.oracle.messages import Symbols
 from tuner.scenario import Scenario
 from tuner.scenario.resolved import ResolvedScenario
 

@@ -13,8 +13,7 @@ from tuner.emulator.request import COPY_ENGINES
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.launches import IssuedCall, RecordedKernel
-from tuner.oracle.messages import Batch
-from tuner.oracle.symbols import SYMMETRIC
+from tuner.oracle.messages import SYMMETRIC, Batch
 
 P2P, BROADCASTS = "P2p", "Bcast"  # works of sends and receives, and of broadcasts from several roots
 SENDS = 1  # ncclWorkP2pTypeSend

@@ -12,8 +12,8 @@ from tuner.emulator.connect.network import ORDER
 from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import NetworkUse
 from tuner.machine import catalogue
-from tuner.oracle import bill, messages, start
-from tuner.oracle.messages import Connections, RankConnections, ReadConnections
+from tuner.oracle import bill, start
+from tuner.oracle.messages import Connections, RankConnections, Read
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration
 from tuner.scenario.p2p import network_of
@@ -33,16 +33,15 @@ def connections(
         raise BadInput("connections: of nodes that are alike, without NVLink domains; each process reads one topology")
     child = start.launch_child(prepared, bill.PROGRAM)
     try:
-        first = start.request(prepared, child)
-        asked = _asked(prepared, first)
-        child.request(first, timeout_s, f"connecting {configuration.ranks} ranks")
+        _check_notes_adapters(prepared)
+        child.request(start.request(prepared, child), timeout_s, f"connecting {configuration.ranks} ranks")
         noted: list[tuple[RankConnections, ...]] = []
         for call in (None, *calls):
             if call is not None:
                 request, size = call
                 issued = bill.issued(request, size, configuration.ranks)
                 child.request(issued, timeout_s, f"{request.collective.name} of {size} bytes")
-            noted.append(child.request(asked, timeout_s, "reading connections"))
+            noted.append(child.request(Read.connections, timeout_s, "reading connections"))
     finally:
         child.close()
     return noted
@@ -53,19 +52,17 @@ def marked(configuration: OracleConfiguration, timeout_s: float = 120.0) -> tupl
     prepared = start.prepare(replace(configuration, without_tuner=True))
     child = start.launch_child(prepared)
     try:
-        first = start.request(prepared, child)
-        asked = _asked(prepared, first)
-        child.request(first, timeout_s, f"initialising {configuration.ranks} ranks")
-        answer: Connections = child.request(asked, timeout_s, "reading connections")
+        _check_notes_adapters(prepared)
+        child.request(start.request(prepared, child), timeout_s, f"initialising {configuration.ranks} ranks")
+        answer: Connections = child.request(Read.connections, timeout_s, "reading connections")
     finally:
         child.close()
     return answer
 
 
-def _asked(prepared: start.Preparation, first: messages.Start) -> ReadConnections:
-    if first.ring.adapters is None:
+def _check_notes_adapters(prepared: start.Preparation) -> None:
+    if not prepared.symbols.notes_adapters:
         raise BadInput(f"NCCL {prepared.library.release} registers no buffers for adapters; valid: 2.24.3 and later")
-    return ReadConnections(first.ring, first.comm.members["nChannels"].offset)
 
 
 WITH_NETWORK = [name for name in release.names() if release.load(name).registration.network != "never"]

@@ -31,12 +31,12 @@ class _Forked(World):
     """As a :class:`World`, but that the library is loaded already."""
 
     def __init__(self, loaded: Loaded, asked: Asked) -> None:
-        self.functions = loaded.functions
+        self.symbols = loaded.symbols
         self.start = replace(loaded.start, machine=asked.machine, intercepted=asked.intercepted, ranks=asked.ranks)
         self.base = loaded.base
         configure(asked.machine)
         self.intercept(asked.intercepted)
-        self.load_tuner(self.functions.get("ncclLoadTunerPlugin", ()))
+        self.load_tuner()
         self.init(asked.ranks)
 
 

@@ -23,7 +23,7 @@ from tuner.base.errors import BadInput, OracleUnavailable
 from tuner.base.files import cache_folder, recall, remember, sha256
 from tuner.cli import installation
 from tuner.oracle import library, symbols
-from tuner.oracle.messages import StructLayout
+from tuner.oracle.messages import StructLayout, Symbols
 from tuner.release.schema import LibraryFile
 
 X86_64, AARCH64 = 62, 183  # e_machine
@@ -363,7 +363,7 @@ def test_kept_symbols_that_are_damaged_are_read_again(
     damage: Callable[[str], str], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = StructLayout(1, {}, {}, {})
-    found = symbols.Symbols({"f": [(10, 1)]}, {}, ("f", 10), *[layout] * 7, {}, {}, {}, {})  # type: ignore[arg-type,call-arg]
+    found = Symbols({"f": [(10, 1)]}, {}, ("f", 10), *[layout] * 7, {}, {}, {}, {})  # type: ignore[arg-type,call-arg]
     monkeypatch.setattr(symbols, "read", lambda _: found)
     path = put(cache, "2.28.9", elf())
     assert symbols.load(path, "0" * 64, cache) == found

@@ -6,12 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import cffi
 import numpy as np
 import pytest
 
-from tuner.oracle.answers import dtype
 from tuner.oracle.messages import compiled
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +20,11 @@ FIELDS = {"wide": "uint64_t wide;", "cells_us": "float cells_us[3];", "rank": "i
 ORDERS = [list(FIELDS), list(reversed(FIELDS)), ["rank", "wide", "mask", "cells_us"]]
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the native parts are built on Linux only")
+
+
+def dtype(ffi: Any, name: str) -> np.dtype[Any]:
+    """The numpy type of a struct, made from what the child process sends."""
+    return np.dtype(compiled(ffi, name))
 
 
 def declared(order: list[str]) -> cffi.FFI:
@@ -33,7 +38,7 @@ def test_python_follows_the_order_of_fields(order: list[str]) -> None:
     ffi = declared(order)
     item = {"wide": 1 << 63, "cells_us": [1.5, -1.0, 2.5], "rank": -3, "mask": 0xFFFFFFFF}
     record = ffi.new("struct record *", {"count": 7, "first": item})
-    read = np.frombuffer(ffi.buffer(record), dtype(compiled(ffi, "struct record")))[0]
+    read = np.frombuffer(ffi.buffer(record), dtype(ffi, "struct record"))[0]
     assert read["count"] == 7
     assert {name: read["first"][name].tolist() for name in FIELDS} == item
 
@@ -42,13 +47,13 @@ def test_python_follows_the_size_of_a_struct() -> None:
     ffi = cffi.FFI()
     ffi.cdef("struct item { char padding; uint64_t wide; char last; };")
     items = ffi.new("struct item[]", [{"wide": number} for number in (5, 6, 7)])
-    read = np.frombuffer(ffi.buffer(items), dtype(compiled(ffi, "struct item")))
+    read = np.frombuffer(ffi.buffer(items), dtype(ffi, "struct item"))
     assert read["wide"].tolist() == [5, 6, 7]
 
 
 def test_a_field_that_is_gone_is_an_error() -> None:
     ffi = declared(["wide", "rank"])
-    read = np.frombuffer(ffi.buffer(ffi.new("struct record *")), dtype(compiled(ffi, "struct record")))
+    read = np.frombuffer(ffi.buffer(ffi.new("struct record *")), dtype(ffi, "struct record"))
     with pytest.raises((KeyError, ValueError), match="cells_us"):
         read["first"]["cells_us"]
 
@@ -58,7 +63,7 @@ def test_a_field_that_is_gone_is_an_error() -> None:
 def test_records_have_the_size_that_c_gives_them(name: str) -> None:
     from tuner._native._sim import ffi
 
-    assert dtype(compiled(ffi, f"struct sim_{name}")).itemsize == ffi.sizeof(f"struct sim_{name}")
+    assert dtype(ffi, f"struct sim_{name}").itemsize == ffi.sizeof(f"struct sim_{name}")
 
 
 def changed(folder: Path) -> Path:

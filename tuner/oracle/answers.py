@@ -12,8 +12,7 @@ from tuner.base.expressions import expression
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.emulator.request import COPY_ENGINES, NonClassicPath
 from tuner.oracle import messages
-from tuner.oracle.messages import Field, Struct, StructLayout
-from tuner.oracle.symbols import Symbols
+from tuner.oracle.messages import StructLayout, Symbols
 from tuner.scenario.logs import choice
 
 # 2.27 and later, for a kernel on symmetric windows
@@ -148,19 +147,6 @@ class Contradiction(Exception):
     """Raised if observations contradict each other."""
 
 
-def dtype(struct: Struct) -> np.dtype[Any]:
-    """The numpy type of a struct, as the compiler laid it out. A field that C does not have is a KeyError or
-    ValueError."""
-    return np.dtype(
-        {
-            "names": [field.name for field in struct.fields],
-            "formats": [_format(field) for field in struct.fields],
-            "offsets": [field.offset for field in struct.fields],
-            "itemsize": struct.bytes,
-        }
-    )
-
-
 def numbers(layout: StructLayout) -> np.dtype[Any]:
     """The numpy type of one of libnccl's structs, with its plain numbers by name, without nested structs and arrays."""
     plain = {name: each for name, each in layout.members.items() if not each.dims and "." not in name}
@@ -174,21 +160,16 @@ def numbers(layout: StructLayout) -> np.dtype[Any]:
     )
 
 
-def _format(field: Field) -> Any:
-    kind = dtype(field.kind) if isinstance(field.kind, Struct) else field.kind
-    return (kind, field.dims) if field.dims else kind
-
-
 class Reader:
     """Reads what one child process recorded, with the kernel and pattern names of its libnccl."""
 
     def __init__(self, started: messages.Started, symbols: Symbols) -> None:
         self._base = started.base
         self._kernels, self._patterns = symbols.kernels, symbols.patterns
-        self.answer = dtype(started.answer)
-        self.kernel = dtype(started.kernel)
-        self.operation = dtype(started.operation)
-        self.question = dtype(started.question)
+        self.answer: np.dtype[Any] = np.dtype(started.answer)
+        self.kernel: np.dtype[Any] = np.dtype(started.kernel)
+        self.operation: np.dtype[Any] = np.dtype(started.operation)
+        self.question: np.dtype[Any] = np.dtype(started.question)
         self.proxy_operation = numbers(symbols.operation)
 
     def kernel_name(self, kernel: Any) -> str:

@@ -153,7 +153,7 @@ class Oracle:
 
     def connected(self) -> Connected:
         """The channels of every rank as they are in NCCL's memory, and the adapters that NCCL says they use."""
-        answer: messages.ChannelsMessage = self._request(facts.request(self._prepared.symbols), "reading the channels")
+        answer: messages.ChannelsMessage = self._request(messages.Read.channels, "reading the channels")
         return facts.connected(answer, release.load(self.facts.release).limits.max_direct_local_ranks)
 
     def reachable(self, collective: Collective, dtype: DataType, size_bytes: int) -> tuple[int, int]:
@@ -303,7 +303,7 @@ class Oracle:
 
     def seen(self) -> SeenByPlugin:
         """The number of questions that the forcing plugin was asked, and what it did, since its table was set."""
-        return SeenByPlugin.of(self._forcing(messages.ReadCounts(), "asking the forcing plugin"))
+        return SeenByPlugin.of(self._forcing(messages.Read.counts, "asking the forcing plugin"))
 
     def _forcing(self, request: messages.Request, what: str) -> messages.SeenMessage:
         if self.configuration.plugin is None or not self.configuration.plugin.samefile(forcing_path()):

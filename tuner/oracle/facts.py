@@ -17,8 +17,7 @@ from tuner.emulator.connect.nodes import (
     RankView,
     Tree,
 )
-from tuner.oracle.messages import ChannelsMessage, RankMemory, ReadChannels, StructLayout
-from tuner.oracle.symbols import Symbols
+from tuner.oracle.messages import ChannelsMessage, RankMemory, StructLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +163,6 @@ def graphs(raw: Sequence[Mapping[str, Any]], local_ranks: int) -> dict[Algorithm
     return by_algorithm
 
 
-def shape(layout: StructLayout) -> tuple[int, int]:
-    """How many algorithms and protocols the release has."""
-    algorithms, protocols = layout.members[next(name for name in TABLES["max_threads"] if name in layout.members)].dims
-    return algorithms, protocols
-
-
 def tables(comm: Mapping[str, Any], layout: StructLayout) -> OracleTables:
     """The tables in struct ncclComm, with the release's number of algorithms.
 
@@ -200,39 +193,6 @@ def _enabled(comm: Mapping[str, Any], layout: StructLayout, shape: tuple[int, ..
     matrix = np.array(comm[ENABLED], np.int32).reshape(layout.members[ENABLED].dims)[: algorithms * protocols]
     enabled: NDArray[np.int32] = matrix.reshape(algorithms, protocols, collectives).transpose(2, 0, 1)
     return enabled
-
-
-MEMBERS = (
-    "ring.prev",
-    "ring.next",
-    "tree.up",
-    "tree.down",
-    "collnetChain.up",
-    "collnetChain.down",
-    "collnetDirect.headRank",
-    "collnetDirect.nHeads",
-    "collnetDirect.up",
-    "collnetDirect.down",
-    "collnetDirect.shift",
-    "nvls.headRank",
-    "nvls.nHeads",
-    "nvls.treeUp",
-    "nvls.treeDown",
-)
-ADAPTER_OF = "ncclTopoGetNetDev"
-GRAPHS = {"ring": Algorithm.Ring, "tree": Algorithm.Tree, "nvls": Algorithm.NVLS}
-
-
-def request(symbols: Symbols) -> ReadChannels:
-    """The request to the child for the channels of all ranks."""
-    return ReadChannels(
-        members={name: symbols.channel.members[name] for name in MEMBERS},
-        adapter_of=symbols.functions[ADAPTER_OF][0][0],
-        gives_id=any(ADAPTER_OF in name and "PlPi" in name for name in symbols.functions),
-        graphs={name: int(algorithm) for name, algorithm in GRAPHS.items()},
-        head="nvls.headRank",
-        connect_pat=next((address for address, _ in symbols.functions.get("ncclTransportPatConnect", ())), None),
-    )
 
 
 def connected(answer: ChannelsMessage, most_in_direct: int) -> Connected:

@@ -7,6 +7,8 @@ of the members in csrc/sim; so do the fields for ``struct sim_call`` and ``struc
 
 from array import array
 from collections.abc import Mapping
+from dataclasses import replace
+from enum import Enum
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -39,41 +41,33 @@ class StructLayout:
     structs: dict[str, tuple[int, int]]  # nested structs by path, with offset and size in bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field of a struct as the compiler laid it out: a number, an array of numbers, or a struct."""
-
-    name: str
-    offset: int
-    kind: "str | Struct"  # numpy's kind and number of bytes, such as "f4"
-    dims: tuple[int, ...]
+# The layout of a struct as the compiler laid it out, in the form from which numpy makes a structured type: names,
+# formats and offsets of the fields, and the size of the struct.
+CompiledStruct: TypeAlias = Any
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
-    """A struct as the compiler laid it out, with its own size."""
-
-    bytes: int
-    fields: tuple[Field, ...]
-
-
-def compiled(ffi: Any, name: str) -> Struct:
+def compiled(ffi: Any, name: str) -> CompiledStruct:
     """The layout of a struct in a module that cffi built, by its C name ("struct sim_answer")."""
     return _struct(ffi, ffi.typeof(name))
 
 
-def _struct(ffi: Any, kind: Any) -> Struct:
-    return Struct(ffi.sizeof(kind), tuple(_field(ffi, name, field) for name, field in kind.fields))
+def _struct(ffi: Any, kind: Any) -> CompiledStruct:
+    return {
+        "names": [name for name, _ in kind.fields],
+        "formats": [_format(ffi, field.type) for _, field in kind.fields],
+        "offsets": [field.offset for _, field in kind.fields],
+        "itemsize": ffi.sizeof(kind),
+    }
 
 
-def _field(ffi: Any, name: str, field: Any) -> Field:
-    kind, dims = field.type, []
+def _format(ffi: Any, kind: Any) -> Any:
+    """Numpy's format of a number, a struct or an array."""
+    dims = []
     while kind.kind == "array":
         dims.append(kind.length)
         kind = kind.item
-    if kind.kind == "struct":
-        return Field(name, field.offset, _struct(ffi, kind), tuple(dims))
-    return Field(name, field.offset, f"{_letter(ffi, kind)}{ffi.sizeof(kind)}", tuple(dims))
+    plain = _struct(ffi, kind) if kind.kind == "struct" else f"{_letter(ffi, kind)}{ffi.sizeof(kind)}"
+    return (plain, tuple(dims)) if dims else plain
 
 
 def _letter(ffi: Any, kind: Any) -> str:
@@ -82,46 +76,6 @@ def _letter(ffi: Any, kind: Any) -> str:
     if kind.cname in ("float", "double"):
         return "f"
     return "i" if int(ffi.cast(kind, -1)) < 0 else "u"
-
-
-# Messages about connections.
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterOffsets:
-    """Offsets in NCCL's structs and library that are needed to mark connections over adapters."""
-
-    use_gdr: int
-    use_net_pxn: int
-    topology: int
-    graphs: int
-    adapter_of: int
-    check: int
-    # For each algorithm, the members of channels that have the parent and the children of a rank
-    trees: Mapping[int, tuple[Member, Member]]
-
-
-@dataclass(frozen=True, slots=True)
-class RingOffsets:
-    """Offsets of a channel's neighbours in the ring, and of the flags of the connections to these."""
-
-    adapters: AdapterOffsets | None  # None up to 2.23, in which nothing depends on adapters
-    channels: int
-    channel_bytes: int
-    prev: int
-    next: int
-    peers: int
-    send: int
-    receive: int
-    flags: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadConnections:
-    """Asks what NCCL recorded about every rank's connections."""
-
-    ring: RingOffsets
-    channels: int  # offset of a communicator's number of channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,35 +124,52 @@ class WorkLayout:
         return {path: number.of(data) for path, number in self.numbers.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class WorkStructs:
-    """The layouts of NCCL's work structures, and the values of their enumerations, by name.
-
-    ``in_ring``: works have one size and are in a ring (releases up to 2.21). ``first_element`` is the offset of their
-    first element in bytes, by type of work. ``without`` are the addresses in the library of symmetric kernels, whose
-    works have another layout.
-    """
-
-    layouts: Mapping[str, WorkLayout]
-    enumerations: Mapping[str, Mapping[str, int]]
-    in_ring: bool
-    first_element: Mapping[str, int]
-    without: frozenset[int]
+SYMMETRIC = ("ncclSymkDevKernel_", "ncclSymDevKernel_")
 
 
 @dataclass(frozen=True, slots=True)
-class PeerOffsets:
-    """Functions by which NCCL's transports say whether ranks can reach each other, and what the transports set in a
-    connection."""
+class Symbols:
+    """The symbols of one libnccl that the oracle needs: addresses of its functions, and layouts of its structs."""
 
-    without_network: tuple[int, ...]  # functions of transports, in their order, that say whether ranks reach each other
-    asks_communicator: bool  # these functions get the communicator, not its topology
-    info_bytes: int  # size of struct ncclPeerInfo
-    network_send: int  # what connections of the network's transport point to
-    network_receive: int
-    connector_bytes: int
-    transport: int  # offsets in a connection
-    buffers: int
+    functions: dict[str, list[tuple[int, int]]]  # address and size of every copy, by plain name and by symbol
+    kernels: dict[int, str]  # name of a kernel by the address of its host symbol
+    # An exported function and its address in the file; subtracted from the loaded address, it gives where the library
+    # lies
+    anchor: tuple[str, int]
+    comm: StructLayout
+    graph: StructLayout
+    system: StructLayout  # struct ncclTopoSystem
+    operation: StructLayout  # struct ncclProxyOp
+    channel: StructLayout
+    peer: StructLayout  # struct ncclChannelPeer
+    connector: StructLayout
+    patterns: dict[str, str]  # names of ncclPattern_t by value as text
+    works: dict[str, WorkLayout]  # layouts of work structures, for those that the release has
+    enumerations: dict[str, dict[str, int]]  # values by name, for each enumeration
+    objects: dict[str, int]  # address of netTransport
+
+    @property
+    def cuda(self) -> int:
+        """The major version of the CUDA runtime inside the library. CUDA 13 calls ``cudaGetDeviceProperties`` what CUDA
+        12 calls ``cudaGetDeviceProperties_v2``."""
+        return 12 if "cudaGetDeviceProperties_v2" in self.functions else 13
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many algorithms and protocols the release has: the size of a table with a number for each pair."""
+        members = self.comm.members
+        algorithms, protocols = members["maxThreads" if "maxThreads" in members else "tuningContext.maxThreads"].dims
+        return algorithms, protocols
+
+    @property
+    def works_are_in_ring(self) -> bool:
+        """Whether works have one size and are in a ring, as in releases up to 2.21."""
+        return "ncclWorkElemP2p" in self.works
+
+    @property
+    def notes_adapters(self) -> bool:
+        """Whether a communicator notes how its ranks reach adapters; up to 2.23, nothing depends on that."""
+        return "useGdr" in self.comm.members
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +206,6 @@ class KernelWorks:
 # Variables that launchers set
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
-Copies = tuple[tuple[int, int], ...]  # address and size in bytes of every copy of a function
-
 
 @dataclass(frozen=True, slots=True)
 class Functions:
@@ -246,11 +215,11 @@ class Functions:
     copies: "array[int]"  # number of copies of each
     places: "array[int]"  # address and size in bytes of each copy of each function
 
-    def by_name(self) -> dict[str, Copies]:
+    def by_name(self) -> dict[str, list[tuple[int, int]]]:
         """Every copy of each function."""
         places = zip(*[iter(self.places)] * 2, strict=True)
         return {
-            name: tuple(islice(places, count)) for name, count in zip(self.names.split("\n"), self.copies, strict=True)
+            name: list(islice(places, count)) for name, count in zip(self.names.split("\n"), self.copies, strict=True)
         }
 
 
@@ -312,34 +281,21 @@ class SimulatedMachine:
 
 @dataclass(frozen=True, slots=True)
 class Intercepted:
-    """Functions to intercept in order to observe what the release does not report, as offsets in the library."""
+    """What to intercept for this communicator, besides the functions that are intercepted for all."""
 
-    topology_file: int | None
-    operations: Mapping[str, int]  # members of struct sim_operation_layout
-    search: tuple[int, int]  # the function that searches graphs, and where a system counts its GPUs
-    graph_file: tuple[int, int]  # the function that writes graphs, and bits for the path types for which it has a word
-    # Members of struct sim_system_functions, if ranks of several hosts make one system
-    systems: Mapping[str, int] | None
-    # The function that makes a rank's system, and where the rank has its network; set if some hosts merge
-    networks: tuple[int, int] | None
-    graphs: tuple[int, int] | None  # the function that makes the model of graphs, and the number of graphs
-    # The function that computes the time of a cell; numbers of algorithms and protocols; whether it says which times
-    # are backups
-    times: tuple[int, int, int, bool] | None
+    topology_files: bool  # hosts read different topologies
+    systems: bool  # ranks of several hosts make one system
+    networks: bool  # only some hosts merge adapters
+    named_paths: int  # bits of the path types for which the file of graphs has a word
 
 
 @dataclass(frozen=True, slots=True)
-class PartOffsets:
-    """A communicator of a part of the ranks, and the offsets of what replaces NCCL's sockets."""
+class Part:
+    """A communicator of a part of the ranks."""
 
     ranks: tuple[int, ...]
     by_shrinking: bool
     shares: bool
-    bootstrap: int  # where struct ncclComm has the functions of the bootstrap
-    whole_ranks: int
-    proxy: int
-    init_proxy: int  # a function of libnccl
-    with_uds: bool  # it also takes addresses of Unix domain sockets, from 2.21 on
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,23 +304,20 @@ class Start:
 
     library: str
     log: str
-    anchor: tuple[str, int]
-    functions: Functions
-    cuda: int  # major version of the CUDA runtime inside the library
+    functions: Functions  # all of the library's
+    symbols: Symbols  # without the functions
     wrapped_plugin: str | None
     intercepted: Intercepted
     ranks: int
     machine: SimulatedMachine
-    comm: StructLayout
-    graph: StructLayout
-    ring: RingOffsets
-    works: WorkStructs
-    operation_bytes: int  # size of struct ncclProxyOp
-    peers: PeerOffsets
-    part: PartOffsets | None = None
+    part: Part | None = None
     # For the wrapped plugin: seconds by which clocks are ahead, and whether it seems to run on another host
     disguise: tuple[int, bool] | None = None
     configuration: tuple[tuple[str, int | str], ...] = ()  # fields of ncclConfig_t
+
+    def whole_symbols(self) -> Symbols:
+        """The symbols with their functions."""
+        return replace(self.symbols, functions=self.functions.by_name())
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,10 +327,10 @@ class Started:
 
     version: int  # NCCL's version, as NCCL encodes it
     base: int  # the address at which libnccl was loaded
-    answer: Struct  # struct sim_answer
-    kernel: Struct
-    operation: Struct
-    question: Struct
+    answer: CompiledStruct  # struct sim_answer
+    kernel: CompiledStruct
+    operation: CompiledStruct
+    question: CompiledStruct
     buffer_bytes: tuple[int, ...]  # the largest buffer of each kind
     comm: Scalars  # from struct ncclComm of rank 0
     last_comm: Scalars  # the same for the last rank
@@ -468,9 +421,12 @@ class SetTable:
     text: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadCounts:
-    """Asks the forcing plugin for its counts; the answer is a :class:`SeenMessage`, as for :class:`SetTable`."""
+class Read(Enum):
+    """Asks for something that has no parameters."""
+
+    counts = "the forcing plugin's counts: a SeenMessage, as for SetTable"
+    channels = "the channels of all ranks, read from NCCL's memory, and the adapters that NCCL uses: a ChannelsMessage"
+    connections = "what NCCL recorded about every rank's connections: a RankConnections for each rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,18 +439,6 @@ class SeenMessage:
     bytes: int
     collective: int
     costs_us: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadChannels:
-    """Asks for the channels of all ranks, read from NCCL's memory, and for the adapters that NCCL uses."""
-
-    members: Mapping[str, Member]  # members of struct ncclChannel
-    adapter_of: int  # the function that says by which adapter a rank leaves its node
-    gives_id: bool  # whether that function also returns the adapter's id
-    graphs: Mapping[str, int]  # addresses of the graphs whose adapters are asked for, by algorithm
-    head: str  # the member that is -1 for ranks without an adapter of NVLS
-    connect_pat: int | None  # the function that notes whom PAT connects; None if the release has no PAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,7 +473,7 @@ class RankBill:
 
 # Groups are made one after the other, up to the first one that fails. Connections and bills are those of every rank.
 Groups = tuple[GroupMessage, ...]
-Request = Start | StartAgain | CallsMessage | GroupMessage | Groups | SetTable | ReadCounts | ReadChannels
+Request = Start | StartAgain | CallsMessage | GroupMessage | Groups | SetTable | Read
 Connections = tuple[RankConnections, ...]
 GroupAnswers = tuple[GroupAnswerMessage, ...]
 Reply = Started | Answers | GroupAnswerMessage | GroupAnswers | SeenMessage | ChannelsMessage | tuple[RankBill, ...]

@@ -103,12 +103,12 @@ def preloaded(configuration: OracleConfiguration, processes_per_node: int | None
 def _plan(request: Start, library: Path, processes_per_host: int) -> bytes:
     """The file that ``csrc/sim/preload.c`` reads."""
     from tuner._native._sim import ffi, lib
-    from tuner.oracle.child.world import check_build, machine_struct, redirections
+    from tuner.oracle.child.world import check_build, machine_struct, operation_layout, redirections
 
     check_build()
-    functions = request.functions.by_name()
-    rows = list(redirections(request.cuda, functions, threads=False, kept=_OWN_PROCESSES))
-    (_, version_function) = request.anchor
+    symbols = request.whole_symbols()
+    rows = list(redirections(symbols, threads=False, kept=_OWN_PROCESSES))
+    _, version_function = symbols.anchor
     plan = ffi.new(
         "struct sim_plan *",
         {
@@ -118,8 +118,8 @@ def _plan(request: Start, library: Path, processes_per_host: int) -> bytes:
             "processes_per_host": processes_per_host,
             "rows": len(rows),
             "version_function": version_function,
-            "local_ranks": request.comm.members["localRanks"].offset,
-            "operations": request.intercepted.operations,
+            "local_ranks": symbols.comm.members["localRanks"].offset,
+            "operations": operation_layout(symbols),
             "machine": machine_struct(request.machine)[0],
         },
     )

@@ -12,32 +12,28 @@ from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import cache_folder
-from tuner.base.names import PATHS_WITHOUT_WORD, Algorithm, Buffers
+from tuner.base.names import PATHS_WITHOUT_WORD, Buffers
 from tuner.emulator.rules import init
 from tuner.machine import adapters
 from tuner.machine.gpus import PeerToPeer
 from tuner.machine.skeleton import Skeleton
-from tuner.oracle import facts, hardware, library, symbols
+from tuner.oracle import hardware, library, symbols
 from tuner.oracle.messages import (
-    AdapterOffsets,
     Functions,
     Intercepted,
-    Member,
-    PartOffsets,
-    RingOffsets,
+    Part,
     SimulatedHost,
     SimulatedMachine,
     Start,
+    Symbols,
 )
 from tuner.oracle.process import CHILD, SIM, Child, ChildConfiguration
 from tuner.plugin import loading
-from tuner.scenario import Members
 from tuner.scenario.oracle_configuration import Host, OracleConfiguration
 
 MAX_RANKS = 512  # each rank is a thread that needs NCCL's memory for one rank
 RANK_BYTES = 40 << 20  # host memory per rank; 21 MB were measured with 128 ranks, 8 per node
 
-_TREES = {Algorithm.Tree: ("tree.up", "tree.down"), Algorithm.NVLSTree: ("nvls.treeUp", "nvls.treeDown")}
 SHARE_GPUS = "NCCL_MULTI_RANK_GPU_ENABLE"
 OFFERS_GIN = "NCCL_TUNER_SIM_GIN"  # variable of the simulated network: csrc/sim/gin.c
 SHARES_GPUS = "ncclParamMultiRankGpuEnable"  # the function that reads the variable (src/init.cc, v2.30.3-1)
@@ -46,8 +42,6 @@ _BY_HOST = ("hosts_are_nodes", "only_the_whole_communicator")  # releases that s
 
 _MERGES = "ncclTopoMakeVNics"  # the function that merges adapters, from 2.24.3 on
 
-_PROFILER = "ncclPatternProfiler"  # not the pattern of a collective: NCCL uses it to inform its profiler
-
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
@@ -55,7 +49,7 @@ class Preparation:
 
     configuration: OracleConfiguration
     library: library.Library
-    symbols: symbols.Symbols
+    symbols: Symbols
     kinds: Mapping[Host, hardware.SimulatedNode]  # kinds of nodes
 
     @property
@@ -179,25 +173,18 @@ class Files(Protocol):
 
 def request(prepared: Preparation, child: Files) -> Start:
     """The first request of the child."""
-    configuration, located = prepared.configuration, prepared.symbols
+    configuration, split_off = prepared.configuration, prepared.configuration.split_off
     wrapped = configuration.plugin if configuration.record_plugin else None
     return Start(
         library=str(prepared.library.path),
         log=str(child.log),
-        anchor=located.anchor,
-        functions=_functions(located),
-        cuda=located.cuda,
+        functions=_functions(prepared.symbols),
+        symbols=replace(prepared.symbols, functions={}),
         wrapped_plugin=None if wrapped is None else str(wrapped.resolve()),
-        intercepted=_intercepted(located, prepared),
+        intercepted=_intercepted(prepared),
         ranks=configuration.ranks,
         machine=_machine(prepared, child),
-        comm=located.comm,
-        graph=located.graph,
-        ring=_ring(located),
-        works=symbols.work_structs(located),
-        operation_bytes=located.operation.bytes,
-        peers=symbols.peers(located),
-        part=_part(located, configuration.split_off),
+        part=None if split_off is None else Part(split_off.ranks, split_off.by == "shrink", split_off.shares),
         disguise=configuration.plugin_disguise,
         configuration=configuration.configuration,
     )
@@ -207,25 +194,6 @@ def _functions(located: symbols.Symbols) -> Functions:
     copies = located.functions.values()
     places = chain.from_iterable(chain.from_iterable(copies))
     return Functions("\n".join(located.functions), array("I", map(len, copies)), array("Q", places))
-
-
-def _part(located: symbols.Symbols, split_off: Members | None) -> PartOffsets | None:
-    if split_off is None:
-        return None
-    comm = located.comm.members
-    symbol, (init_proxy, *_) = next(
-        (name, copies[0]) for name, copies in located.functions.items() if name.startswith("_Z13ncclProxyInit")
-    )
-    return PartOffsets(
-        ranks=split_off.ranks,
-        by_shrinking=split_off.by == "shrink",
-        shares=split_off.shares,
-        bootstrap=comm["bootstrap"].offset,
-        whole_ranks=comm["topParentRanks"].offset,
-        proxy=comm["proxyState"].offset,
-        init_proxy=init_proxy,
-        with_uds=symbol.endswith("Pm"),
-    )
 
 
 def _check(configuration: OracleConfiguration) -> None:
@@ -338,101 +306,15 @@ def _host(
     )
 
 
-def _intercepted(located: symbols.Symbols, prepared: Preparation) -> Intercepted:
-    """The functions to intercept in order to observe what the release does not report."""
-    operation = located.operation.members
-    own_files = len(prepared.kinds) > 1 or bool(prepared.configuration.domains)
-    model, estimate = located.functions.get("ncclTopoTuneModel"), located.functions.get("ncclTopoGetAlgoTime")
-    algorithms, protocols = facts.shape(located.comm)
-    graphs = times = None
-    if "graphs" not in located.comm.arrays and model is not None:
-        graphs = (model[0][0], algorithms)
-    if "ncclGroupSimulateEnd" not in located.functions and estimate is not None:
-        backups = any(name.startswith("_Z19ncclTopoGetAlgoTime") and name.endswith("Pb") for name in located.functions)
-        times = (estimate[0][0], algorithms, protocols, backups)
-    return Intercepted(
-        topology_file=located.functions["ncclTopoGetXmlFromFile"][0][0] if own_files else None,
-        operations={
-            "number": operation["opCount"].offset,
-            "channel": operation["channelId"].offset,
-            "pattern": operation["pattern"].offset,
-            "protocol": operation["protocol"].offset,
-            "type": operation["dtype"].offset,
-            "chunk": operation["chunkSize"].offset,
-            "profiler": next((int(value) for value, name in located.patterns.items() if name == _PROFILER), -1),
-            "collective": _offset(operation, "coll"),
-            "algorithm": _offset(operation, "algorithm"),
-            "task": located.operation.structs.get("task", (-1, 0))[0],
-            "started": _offset(operation, "sendbuff"),
-            "completed": _offset(operation, "recvbuff"),
-            "counter": _offset(operation, "workCounter"),
-            "comm_rank": _offset(located.comm.members, "rank"),
-            "comm_ranks": _offset(located.comm.members, "nRanks"),
-        },
-        # a system's GPUs are the first of its lists of nodes, each of which begins with its length
-        search=(located.functions["ncclTopoCompute"][0][0], located.system.arrays["nodes"][0]),
-        graph_file=_graph_file(located, prepared.configuration.release),
-        systems=_systems(located, prepared.configuration),
-        networks=_networks(located, prepared.kinds),
-        graphs=graphs,
-        times=times,
-    )
-
-
-def _offset(members: Mapping[str, Member], name: str) -> int:
-    """The offset of a member; -1 in releases that do not have it."""
-    return members[name].offset if name in members else -1
-
-
-def _graph_file(located: symbols.Symbols, name: str) -> tuple[int, int]:
+def _intercepted(prepared: Preparation) -> Intercepted:
+    """What to intercept. Hosts of an NVLink domain make one system if NVML's peer-to-peer answers do not differ."""
+    configuration, kinds = prepared.configuration, prepared.kinds
+    domains, name = configuration.domains, configuration.release
+    all_reach = all(host.peer_to_peer is PeerToPeer.all for host in configuration.hosts)
     types = release.load(name if release.is_known(name) else release.names()[-1]).paths.types
-    writable = sum(1 << number for number, each in enumerate(types) if each not in PATHS_WITHOUT_WORD)
-    return located.functions["ncclTopoDumpGraphs"][0][0], writable
-
-
-def _systems(located: symbols.Symbols, configuration: OracleConfiguration) -> dict[str, int] | None:
-    """The functions that build the system, if all hosts of an NVLink domain build the same one; None if NVML's
-    peer-to-peer answers differ, or without domains of several hosts."""
-    if max(configuration.domains, default=1) == 1:
-        return None
-    if any(host.peer_to_peer is not PeerToPeer.all for host in configuration.hosts):
-        return None
-    return {
-        "compute_paths": located.functions["ncclTopoComputePaths"][0][0],
-        "trim": located.functions["ncclTopoTrimSystem"][0][0],
-        "init_search": located.functions["ncclTopoSearchInit"][0][0],
-        "system": located.comm.members["topo"].offset,
-    }
-
-
-def _networks(located: symbols.Symbols, kinds: Mapping[Host, hardware.SimulatedNode]) -> tuple[int, int] | None:
-    """What to intercept if only some hosts merge adapters: the function that makes the system, and the offset of a
-    rank's network; else None."""
-    if _MERGES not in located.functions or len({kind.merges_nets for kind in kinds.values()}) == 1:
-        return None
-    return located.functions["ncclTopoGetSystem"][0][0], located.comm.members["ncclNet"].offset
-
-
-def _ring(located: symbols.Symbols) -> RingOffsets:
-    adapters, members = None, located.channel.members
-    if "useGdr" in located.comm.members:
-        adapters = AdapterOffsets(
-            use_gdr=located.comm.members["useGdr"].offset,
-            use_net_pxn=located.comm.members["useNetPXN"].offset,
-            topology=located.comm.members["topo"].offset,
-            graphs=located.comm.arrays["graphs"][0],
-            adapter_of=located.functions["ncclTopoGetNetDev"][0][0],
-            check=located.functions["ncclTopoCheckGdr"][0][0],
-            trees={int(each): (members[parent], members[children]) for each, (parent, children) in _TREES.items()},
-        )
-    return RingOffsets(
-        adapters=adapters,
-        channels=located.comm.arrays["channels"][0],
-        channel_bytes=located.channel.bytes,
-        prev=members["ring.prev"].offset,
-        next=members["ring.next"].offset,
-        peers=located.channel.members["peers"].offset,
-        send=located.peer.arrays["send"][0],
-        receive=located.peer.arrays["recv"][0],
-        flags=located.connector.members["conn.flags"].offset,
+    return Intercepted(
+        topology_files=len(kinds) > 1 or bool(domains),
+        systems=max(domains, default=1) > 1 and all_reach,
+        networks=_MERGES in prepared.symbols.functions and len({kind.merges_nets for kind in kinds.values()}) > 1,
+        named_paths=sum(1 << number for number, each in enumerate(types) if each not in PATHS_WITHOUT_WORD),
     )

@@ -17,7 +17,7 @@ from tuner.base.errors import OracleUnavailable
 from tuner.base.expressions import expression
 from tuner.base.files import recall_answer, remember_answer
 from tuner.base.records import from_json, to_json
-from tuner.oracle.messages import Member, PeerOffsets, StructLayout, StructNumber, WorkLayout, WorkStructs
+from tuner.oracle.messages import SYMMETRIC, Member, StructLayout, StructNumber, Symbols, WorkLayout
 
 DIE: TypeAlias = Any  # an entry of DWARF, in pyelftools' form
 
@@ -43,7 +43,7 @@ STRUCTS = frozenset(
     }
 )
 ENUMERATIONS = frozenset({"ncclDevWorkType", "ncclDevWorkStorageType", "ncclWorkType", "ncclWorkP2PType"})
-_WORK_STRUCTS = {"DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type"}
+_STRUCT_TAGS = {"DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type"}
 _SIGNED = (5, 6, 13)  # DW_ATE_signed, _signed_char, and the type of a bit field of an int
 
 
@@ -52,7 +52,7 @@ def layout(struct: DIE) -> WorkLayout:
     read = WorkLayout(int(struct.attributes["DW_AT_byte_size"].value), {}, {})
     for path, bit, die in _work_members(struct, "", 0):
         target = _resolved(die)
-        if target.tag in _WORK_STRUCTS:
+        if target.tag in _STRUCT_TAGS:
             read.structs[path] = bit // 8
         elif (number := _number(die, target, bit)) is not None:
             read.numbers[path] = number
@@ -79,7 +79,7 @@ def _work_members(struct: DIE, prefix: str, start: int) -> Iterator[tuple[str, i
         if name is not None:
             yield path, bit, die
         target = _resolved(die)
-        if target.tag in _WORK_STRUCTS:
+        if target.tag in _STRUCT_TAGS:
             yield from _work_members(target, path if name is None else path + ".", bit)
 
 
@@ -109,39 +109,10 @@ FORMAT = 10  # version of the cached file; raise it if what is extracted changes
 
 _BASE_NAME = expression(r"^_ZL?(\d+)")
 _CLONE = expression(r"\.constprop\.\d+$")
-SYMMETRIC = ("ncclSymkDevKernel_", "ncclSymDevKernel_")
 _KERNELS = ("ncclDevKernel_", "ncclKernel_", *SYMMETRIC)
 _PREFIXES = ("nccl", "cuda", "get", "setEnv", "bootstrap", "p2pCanConnect", "shmCanConnect")
 _OBJECTS = ("netTransport",)
 _MAX_DEPTH = 3  # the deepest nested structs that are read; nothing that is needed lies deeper
-
-
-@dataclass(frozen=True, slots=True)
-class Symbols:
-    """The symbols of one libnccl that the oracle needs."""
-
-    functions: dict[str, list[tuple[int, int]]]  # address and size of every copy, by plain name and by symbol
-    kernels: dict[int, str]  # name of a kernel by the address of its host symbol
-    # An exported function and its address in the file; subtracted from the loaded address, it gives where the library
-    # lies
-    anchor: tuple[str, int]
-    comm: StructLayout
-    graph: StructLayout
-    system: StructLayout  # struct ncclTopoSystem
-    operation: StructLayout  # struct ncclProxyOp
-    channel: StructLayout
-    peer: StructLayout  # struct ncclChannelPeer
-    connector: StructLayout
-    patterns: dict[str, str]  # names of ncclPattern_t by value as text
-    works: dict[str, WorkLayout]  # layouts by struct, for those that the release has
-    enumerations: dict[str, dict[str, int]]  # values by name, for each enumeration
-    objects: dict[str, int]  # address of netTransport
-
-    @property
-    def cuda(self) -> int:
-        """The major version of the CUDA runtime inside the library. CUDA 13 calls ``cudaGetDeviceProperties`` what CUDA
-        12 calls ``cudaGetDeviceProperties_v2``."""
-        return 12 if "cudaGetDeviceProperties_v2" in self.functions else 13
 
 
 def load(library: Path, sha256: str, cache: Path) -> Symbols:
@@ -303,7 +274,7 @@ def _layout(struct: DIE) -> StructLayout:
         dims: tuple[int, ...] = ()
         if target.tag == "DW_TAG_array_type":
             dims, target = _dims(target), _resolved(target)
-        if _is_struct(target):
+        if target.tag in _STRUCT_TAGS:
             if dims:
                 layout.arrays[path] = (offset, dims)
             else:
@@ -321,12 +292,8 @@ def _members(struct: DIE, prefix: str, start: int, depth: int) -> Iterator[tuple
         path, offset = prefix + _name(die), start + _value(die, "DW_AT_data_member_location")
         yield path, offset, die
         target = _resolved(die)
-        if _is_struct(target) and depth > 1:
+        if target.tag in _STRUCT_TAGS and depth > 1:
             yield from _members(target, path + ".", offset, depth - 1)
-
-
-def _is_struct(die: DIE) -> bool:
-    return die.tag in ("DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type")
 
 
 def _dims(array: DIE) -> tuple[int, ...]:
@@ -357,35 +324,3 @@ def _name(die: DIE) -> str:
 
 def _value(die: DIE, attribute: str) -> int:
     return int(die.attributes[attribute].value)
-
-
-# The places in a libnccl of the work structures and of the functions of its transports.
-
-# Alignment of the elements of a work, up to 2.21 (src/include/device.h)
-_ALIGNMENT = {"P2p": 4, "Coll": 8, "RegColl": 8}
-
-
-def work_structs(located: Symbols) -> WorkStructs:
-    """The layouts with which works are read."""
-    in_ring = "ncclWorkElemP2p" in located.works
-    header = located.works["ncclWorkHeader"].size_bytes if in_ring else 0
-    first = {name: -(-header // unit) * unit for name, unit in _ALIGNMENT.items()}
-    without = frozenset(address for address, name in located.kernels.items() if name.startswith(SYMMETRIC))
-    return WorkStructs(located.works, located.enumerations, in_ring, first, without)
-
-
-def peers(located: Symbols) -> PeerOffsets:
-    """NCCL's transports, in the order in which it asks them, and offsets of the marks that they put on connections."""
-    functions = located.functions
-    transport = located.works["ncclTransport"]
-    network = located.objects["netTransport"]
-    return PeerOffsets(
-        without_network=tuple(functions[f"{name}CanConnect"][0][0] for name in ("p2p", "shm")),
-        asks_communicator=any(name.startswith("_Z13p2pCanConnectPiP8ncclComm") for name in functions),
-        info_bytes=located.works["ncclPeerInfo"].size_bytes,
-        network_send=network + transport.structs["send"],
-        network_receive=network + transport.structs["recv"],
-        connector_bytes=located.connector.bytes,
-        transport=located.connector.members["transportComm"].offset,
-        buffers=located.connector.members["conn.buffs"].offset,
-    )

@@ -14,8 +14,7 @@ from tuner.oracle.messages import (
     Connections,
     Failed,
     GroupMessage,
-    ReadChannels,
-    ReadConnections,
+    Read,
     Reply,
     Request,
     Start,
@@ -23,7 +22,7 @@ from tuner.oracle.messages import (
 )
 
 
-def answer(world: World, request: Request | ReadConnections) -> Reply | Connections:
+def answer(world: World, request: Request) -> Reply | Connections:
     """Makes the answer to one request."""
     match request:
         case Start():
@@ -37,11 +36,11 @@ def answer(world: World, request: Request | ReadConnections) -> Reply | Connecti
             return issue_group(world, request)
         case tuple():
             return issue_groups(world, request)
-        case ReadChannels():
-            return channels.read(world, request)
-        case ReadConnections():
+        case Read.channels:
+            return channels.read(world)
+        case Read.connections:
             ring.connect(world)
-            return memory.connections(world.comms, request)
+            return memory.connections(world.symbols, world.comms)
         case _:
             return force(request)
 

@@ -12,7 +12,7 @@ from tuner._native._sim import ffi, lib
 from tuner.oracle.child import memory
 from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, Loaded, check
-from tuner.oracle.messages import CallMessage, Failed, RankBill, ReadConnections, Start
+from tuner.oracle.messages import CallMessage, Failed, RankBill, Read, Start
 
 # Functions that other children replace because their ranks are never connected.
 RUNS_HERE = frozenset(
@@ -93,8 +93,9 @@ def serve(messages: Messages) -> None:
             if world is None:
                 world = ConnectedRanks(request)
                 messages.send(world.bill([0] * request.ranks))
-            elif isinstance(request, ReadConnections):
-                messages.send(memory.connections([int(ffi.cast("uintptr_t", comm)) for comm in world.comms], request))
+            elif request is Read.connections:
+                comms = [int(ffi.cast("uintptr_t", comm)) for comm in world.comms]
+                messages.send(memory.connections(world.symbols, comms))
             else:
                 assert isinstance(request, CallMessage)
                 messages.send(world.bill(world.issue(request)))

@@ -7,7 +7,7 @@ from typing import Any
 
 from tuner._native._sim import ffi, lib
 from tuner.oracle.child import configuration, ring, works
-from tuner.oracle.child.memory import pointer, scalar
+from tuner.oracle.child.memory import channel, connectors, scalar
 from tuner.oracle.child.world import Failure, World
 from tuner.oracle.messages import (
     Answers,
@@ -17,8 +17,7 @@ from tuner.oracle.messages import (
     GroupAnswers,
     GroupMessage,
     Groups,
-    PeerOffsets,
-    ReadCounts,
+    Read,
     RegistrationMessage,
     SeenMessage,
     SetTable,
@@ -48,7 +47,7 @@ def issue_group(world: World, request: GroupMessage) -> GroupAnswerMessage:
     _use_buffers(world, request.buffers)
     connect(world, request.rank, request.peers)
     calls, how = _calls(request.calls), _how(world, captured=request.captured, rank=request.rank)
-    lib.sim_keep_proxy_operations(world.start.operation_bytes if request.in_full else 0)
+    lib.sim_keep_proxy_operations(world.symbols.operation.bytes if request.in_full else 0)
     answer = ffi.new("struct sim_answer *")
     log_start = os.fstat(world.log_file).st_size
     if lib.sim_issue_group(how, calls, len(calls), answer) != 0:
@@ -60,7 +59,7 @@ def issue_group(world: World, request: GroupMessage) -> GroupAnswerMessage:
         kernels=_copy(lib.sim_kernels(), record.kernels),
         operations=_copy(lib.sim_operations(), record.operations),
         questions=_copy(lib.sim_questions(), record.questions),
-        works=works.read(world.start.works, world.base, record.kernels) if request.peers or request.in_full else (),
+        works=works.read(world.symbols, world.base, record.kernels) if request.peers or request.in_full else (),
         proxy_operations=_proxy_operations() if request.in_full else b"",
         error=f"NCCL returned {world.error(failed)}" if failed else None,
     )
@@ -127,40 +126,41 @@ def _copy(items: Any, n: int) -> bytes:
 
 CONNECTION = 1  # number of the connection for sends and receives; 0 is for collectives
 LL = 0
+WITHOUT_NETWORK = ("p2p", "shm")  # NCCL's transports within a node, in the order in which it asks them
 
 
 def connect(world: World, rank: int, peers: Set[int]) -> None:
     """Marks the connections to these peers as made, in all channels for sends and receives."""
-    start, comm = world.start, world.comms[rank]
-    at, ring = start.peers, start.ring
-    channels = scalar(comm, start.comm.members["p2pnChannels"])
+    symbols, comm = world.symbols, world.comms[rank]
+    channels = scalar(comm, symbols.comm.members["p2pnChannels"])
+    transport, connection = symbols.works["ncclTransport"], symbols.connector.members
     own_buffers = os.environ.get("NCCL_NET_SHARED_BUFFERS") == "0"  # ncclParamNetSharedBuffers, src/transport/net.cc
-    network_has_ll = own_buffers or scalar(comm, start.comm.members["allocP2pNetLLBuffers"])
+    network_has_ll = own_buffers or scalar(comm, symbols.comm.members["allocP2pNetLLBuffers"])
     for peer in sorted(peers - {rank}):
-        by_network = not any(_reaches(world, transport, rank, peer) for transport in at.without_network)
+        by_network = not any(_reaches(world, f"{name}CanConnect", rank, peer) for name in WITHOUT_NETWORK)
         for number in range(channels):
-            channel = comm + ring.channels + number * ring.channel_bytes
-            record = pointer(pointer(channel + ring.peers) + peer * ffi.sizeof("void *"))
-            for ends, transport in ((ring.send, at.network_send), (ring.receive, at.network_receive)):
-                connector = record + ends + CONNECTION * at.connector_bytes
-                _write(connector + at.transport, world.base + transport if by_network else 1)
+            for end in ("send", "recv"):
+                connector = connectors(symbols, channel(symbols, comm, number), peer, end)
+                connector += CONNECTION * symbols.connector.bytes
+                network = world.base + symbols.objects["netTransport"] + transport.structs[end]
+                _write(connector + connection["transportComm"].offset, network if by_network else 1)
                 has_ll = network_has_ll if by_network else True
-                _write(connector + at.buffers + LL * ffi.sizeof("void *"), int(has_ll))
+                _write(connector + connection["conn.buffs"].offset + LL * ffi.sizeof("void *"), int(has_ll))
 
 
 def _write(address: int, value: int) -> None:
     ffi.cast("uintptr_t *", address)[0] = value
 
 
-def _reaches(world: World, can_connect: int, rank: int, peer: int) -> bool:
+def _reaches(world: World, can_connect: str, rank: int, peer: int) -> bool:
     """Asks one of NCCL's transports whether it can connect two ranks."""
-    start, comm = world.start, world.comms[rank]
-    at: PeerOffsets = start.peers
-    function = ffi.cast("int (*)(int *, uintptr_t, void *, uintptr_t, uintptr_t)", world.base + can_connect)
-    asked = comm if at.asks_communicator else pointer(comm + start.comm.members["topo"].offset)
-    infos = pointer(comm + start.comm.members["peerInfo"].offset)
+    symbols, comm = world.symbols, world.comms[rank]
+    function = ffi.cast("int (*)(int *, uintptr_t, void *, uintptr_t, uintptr_t)", world.named(can_connect))
+    asks_communicator = any(name.startswith("_Z13p2pCanConnectPiP8ncclComm") for name in symbols.functions)
+    asked = comm if asks_communicator else scalar(comm, symbols.comm.members["topo"])
+    infos, info_bytes = scalar(comm, symbols.comm.members["peerInfo"]), symbols.works["ncclPeerInfo"].size_bytes
     answer = ffi.new("int *")
-    result = function(answer, asked, ffi.NULL, infos + rank * at.info_bytes, infos + peer * at.info_bytes)
+    result = function(answer, asked, ffi.NULL, infos + rank * info_bytes, infos + peer * info_bytes)
     if result:
         raise Failure(f"asking how rank {peer} is reached returned {world.error(result)}")
     return bool(answer[0])
@@ -169,7 +169,7 @@ def _reaches(world: World, can_connect: int, rank: int, peer: int) -> bool:
 # The forcing plugin, which NCCL has loaded: sets another table if one is given, and reports what the plugin did.
 
 
-def force(request: SetTable | ReadCounts) -> SeenMessage:
+def force(request: SetTable | Read) -> SeenMessage:
     """Sets the table of the forcing plugin, whose state exists once per process."""
     from tuner._native._force import ffi, lib
 

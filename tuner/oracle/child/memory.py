@@ -1,12 +1,12 @@
 """Reads scalars and connections from NCCL's own structs, at the offsets that its debug information gives."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
 
 from tuner._native._sim import ffi
-from tuner.oracle.messages import Connections, Member, RankConnections, ReadConnections, RingOffsets, Scalars
+from tuner.oracle.messages import Connections, Member, RankConnections, Scalars, Symbols
 
 _FORMATS = {
     "bool": "?",
@@ -42,22 +42,30 @@ def pointer(address: int) -> int:
     return int(ffi.cast("uintptr_t *", address)[0])
 
 
-def connections(comms: Sequence[int], asked: ReadConnections) -> Connections:
+def channel(symbols: Symbols, comm: int, number: int) -> int:
+    """The address of a communicator's channel."""
+    return comm + symbols.comm.arrays["channels"][0] + number * symbols.channel.bytes
+
+
+def connectors(symbols: Symbols, channel: int, peer: int, end: str) -> int:
+    """The address of a channel's connectors to a peer; ``end`` is "send" or "recv"."""
+    record = pointer(pointer(channel + symbols.channel.members["peers"].offset) + peer * ffi.sizeof("void *"))
+    return record + symbols.peer.arrays[end][0]
+
+
+def connections(symbols: Symbols, comms: Iterable[int]) -> Connections:
     """The connections that NCCL, or the marking of rings, recorded for the ranks of these communicators."""
-    return tuple(_of_rank(comm, asked) for comm in comms)
+    return tuple(_of_rank(symbols, comm) for comm in comms)
 
 
-def _of_rank(comm: int, asked: ReadConnections) -> RankConnections:
-    at, adapters = asked.ring, asked.ring.adapters
-    assert adapters is not None
-    numbers = range(ffi.cast("int *", comm + asked.channels)[0])
-    channels = [comm + at.channels + number * at.channel_bytes for number in numbers]
-    direct, relayed = (ffi.cast("bool *", comm + at)[0] for at in (adapters.use_gdr, adapters.use_net_pxn))
-    flags = tuple((_flags(each, at, at.next, at.send), _flags(each, at, at.prev, at.receive)) for each in channels)
-    return RankConnections(bool(direct), bool(relayed), flags)
+def _of_rank(symbols: Symbols, comm: int) -> RankConnections:
+    direct, relayed, channels = (scalar(comm, symbols.comm.members[n]) for n in ("useGdr", "useNetPXN", "nChannels"))
+    flags = []
+    for at in (channel(symbols, comm, number) for number in range(channels)):
+        flags.append((_flags(symbols, at, "next", "send"), _flags(symbols, at, "prev", "recv")))
+    return RankConnections(bool(direct), bool(relayed), tuple(flags))
 
 
-def _flags(channel: int, at: RingOffsets, peer: int, connector: int) -> int:
-    rank = ffi.cast("int *", channel + peer)[0]
-    record = pointer(pointer(channel + at.peers) + rank * ffi.sizeof("void *"))
-    return int(ffi.cast("int *", record + connector + at.flags)[0])
+def _flags(symbols: Symbols, channel: int, neighbour: str, end: str) -> int:
+    peer = scalar(channel, symbols.channel.members[f"ring.{neighbour}"])
+    return int(scalar(connectors(symbols, channel, peer, end), symbols.connector.members["conn.flags"]))

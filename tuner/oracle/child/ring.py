@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 from tuner._native._sim import ffi
 from tuner.base.dataclass import dataclass
-from tuner.oracle.child.memory import pointer, scalar
+from tuner.oracle.child.memory import channel, connectors, scalar
 from tuner.oracle.child.world import Failure, World
-from tuner.oracle.messages import AdapterOffsets, Member
 
 P2P_WRITE, DIRECT_NIC = 0x01, 0x04  # flags of a connection: src/include/device.h, v2.24.3-1
-TREE, RING, NVLS, NVLS_TREE = 0, 1, 4, 5  # NCCL_ALGO_*
+TREE, RING, NVLS = 0, 1, 4  # NCCL_ALGO_*
+# The members of channels that have the parent and the children of a rank
+TREE_PEERS, NVLS_TREE_PEERS = ("tree.up", "tree.down"), ("nvls.treeUp", "nvls.treeDown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,49 +47,49 @@ def connect(world: World) -> None:
     if world.rings_marked:
         return
     world.rings_marked = True
-    at, met = world.start.ring.adapters, dict[_End, _Met]()
+    members, met = world.symbols.comm.members, dict[_End, _Met]()
     for rank in range(len(world.comms)):
         for end, flags in _of_rings(world, rank):
             if _joined(world, end):
                 _mark(flags, P2P_WRITE)
-            elif at is not None:
-                met[end] = _met(world, at, end, RING)
-    if at is None:
+            elif world.symbols.notes_adapters:
+                met[end] = _met(world, end, RING)
+    if not world.symbols.notes_adapters:
         return
     for rank, comm in enumerate(world.comms):
         for end, flags in _of_rings(world, rank):
             if all(each in met and met[each].direct for each in (end, end.other)):
                 _mark(flags, DIRECT_NIC)
-        others = dict(_of_others(world, at, rank, met)) if os.environ.get("NCCL_RUNTIME_CONNECT") == "0" else {}
+        others = dict(_of_others(world, rank, met)) if os.environ.get("NCCL_RUNTIME_CONNECT") == "0" else {}
         noted = [*met.items(), *others.items()]
-        ffi.cast("bool *", comm + at.use_gdr)[0] = all(adapter.direct for _, adapter in noted)
-        ffi.cast("bool *", comm + at.use_net_pxn)[0] = any(end.sends and adapter.relayed for end, adapter in noted)
+        ffi.cast("bool *", comm + members["useGdr"].offset)[0] = all(adapter.direct for _, adapter in noted)
+        relayed = any(end.sends and adapter.relayed for end, adapter in noted)
+        ffi.cast("bool *", comm + members["useNetPXN"].offset)[0] = relayed
 
 
-def _of_others(world: World, at: AdapterOffsets, rank: int, rings: dict[_End, _Met]) -> Iterator[tuple[_End, _Met]]:
+def _of_others(world: World, rank: int, rings: dict[_End, _Met]) -> Iterator[tuple[_End, _Met]]:
     """Connections that trees, PAT and NVLSTree add if NCCL connects everything at the start (initTransportsRank,
     src/init.cc)."""
-    comm, members = world.comms[rank], world.start.comm.members
+    comm, members = world.comms[rank], world.symbols.comm.members
     channels, nvls, most = (scalar(comm, members[name]) for name in ("nChannels", "nvlsChannels", "maxLocalRanks"))
-    met = [(_trees(world, at.trees[TREE], rank, channels), TREE)]
+    met = [(_trees(world, TREE_PEERS, rank, channels), TREE)]
     if most == 1:
         met.append((_pat(len(world.comms), rank, channels), TREE))
-    met.append((_trees(world, at.trees[NVLS_TREE], rank, nvls), NVLS))
+    met.append((_trees(world, NVLS_TREE_PEERS, rank, nvls), NVLS))
     known = set(rings)
     for ends, graph in met:
         for end in ends:
             if end not in known and not _joined(world, end):
                 known.add(end)
-                yield end, _met(world, at, end, graph)
+                yield end, _met(world, end, graph)
 
 
-def _trees(world: World, peers: tuple[Member, Member], rank: int, channels: int) -> Iterator[_End]:
+def _trees(world: World, peers: tuple[str, str], rank: int, channels: int) -> Iterator[_End]:
     """Ends of the connections in a tree, to the children and the parent. NVLSTree's first child is the node's own
     NVSwitch, whose number is not a rank."""
-    at, comm = world.start.ring, world.comms[rank]
+    members, comm = world.symbols.channel.members, world.comms[rank]
     for number in range(channels):
-        channel = comm + at.channels + number * at.channel_bytes
-        parent, children = (scalar(channel, member) for member in peers)
+        parent, children = (scalar(channel(world.symbols, comm, number), members[name]) for name in peers)
         for peer in (*children, parent):
             if 0 <= peer < len(world.comms) and peer != rank:
                 yield from (_End(number, rank, peer, sends) for sends in (True, False))
@@ -102,20 +103,20 @@ def _pat(ranks: int, rank: int, channels: int) -> Iterator[_End]:
 
 
 def _of_rings(world: World, rank: int) -> Iterator[tuple[_End, int]]:
-    start, comm = world.start, world.comms[rank]
-    at = start.ring
-    for number in range(scalar(comm, start.comm.members["nChannels"])):
-        channel = comm + at.channels + number * at.channel_bytes
-        for neighbour, connectors, sends in ((at.next, at.send, True), (at.prev, at.receive, False)):
-            peer = ffi.cast("int *", channel + neighbour)[0]
-            record = pointer(pointer(channel + at.peers) + peer * ffi.sizeof("void *"))
-            yield _End(number, rank, peer, sends), record + connectors + at.flags
+    """The ends of a rank's connections in the rings, each with the address of its flags."""
+    symbols, comm = world.symbols, world.comms[rank]
+    flags = symbols.connector.members["conn.flags"].offset
+    for number in range(scalar(comm, symbols.comm.members["nChannels"])):
+        at = channel(symbols, comm, number)
+        for neighbour, connector, sends in (("next", "send", True), ("prev", "recv", False)):
+            peer = scalar(at, symbols.channel.members[f"ring.{neighbour}"])
+            yield _End(number, rank, peer, sends), connectors(symbols, at, peer, connector) + flags
 
 
 def _joined(world: World, end: _End) -> bool:
     """Whether both ends write into each other's memory: they are on one node, or on cliques (also called nodes) that
     NVLink joins."""
-    comm, members = world.comms[end.rank], world.start.comm.members
+    comm, members = world.comms[end.rank], world.symbols.comm.members
     cross = members.get("p2pCrossClique")
     node_of = ffi.cast("int *", scalar(comm, members["rankToNode"]))  # parts of a host may alternate
     joined = cross is not None and ffi.cast("bool *", comm + cross.offset)[0]
@@ -126,18 +127,18 @@ def _mark(flags: int, flag: int) -> None:
     ffi.cast("int *", flags)[0] |= flag
 
 
-def _met(world: World, at: AdapterOffsets, end: _End, graph: int) -> _Met:
+def _met(world: World, end: _End, graph: int) -> _Met:
     """Asks NCCL itself for the adapter of an end, as src/transport/net.cc does."""
-    comm = world.comms[end.rank]
+    symbols, comm = world.symbols, world.comms[end.rank]
     adapter, device, proxy, mode = (ffi.new(kind) for kind in ("int64_t *", "int *", "int *", "int *"))
     adapter_of = ffi.cast(
-        "int (*)(uintptr_t, int, uintptr_t, int, int, int64_t *, int *, int *)", world.base + at.adapter_of
+        "int (*)(uintptr_t, int, uintptr_t, int, int, int64_t *, int *, int *)", world.named("ncclTopoGetNetDev")
     )
-    check = ffi.cast("int (*)(uintptr_t, int, int64_t, int, int *)", world.base + at.check)
-    graphs = comm + at.graphs + graph * world.start.graph.bytes
+    check = ffi.cast("int (*)(uintptr_t, int, int64_t, int, int *)", world.named("ncclTopoCheckGdr"))
+    graphs = comm + symbols.comm.arrays["graphs"][0] + graph * symbols.graph.bytes
     peer = end.peer if end.sends else end.rank
     result = adapter_of(comm, end.rank, graphs, end.channel, peer, adapter, device, proxy)
-    result = result or check(pointer(comm + at.topology), end.rank, adapter[0], int(end.sends), mode)
+    result = result or check(scalar(comm, symbols.comm.members["topo"]), end.rank, adapter[0], int(end.sends), mode)
     if result != 0:
         raise Failure(f"asking for the adapter of channel {end.channel} returned {world.error(result)}")
     return _Met(bool(mode[0]), proxy[0] != end.rank)

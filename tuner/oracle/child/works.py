@@ -4,14 +4,14 @@ memory."""
 from collections.abc import Iterator, Mapping
 
 from tuner._native._sim import ffi, lib
-from tuner.oracle.messages import Batch, KernelWorks, SymmetricWorks, WorkStructs
+from tuner.oracle.messages import SYMMETRIC, Batch, KernelWorks, Symbols, SymmetricWorks
 
 RING_POINTERS = (
     3  # up to 2.21 a kernel has three parameters; the last one says where its work begins (src/enqueue.cc, v2.18.1-1)
 )
 
 
-def read(structs: WorkStructs, base: int, kernels: int) -> tuple[KernelWorks, ...]:
+def read(symbols: Symbols, base: int, kernels: int) -> tuple[KernelWorks, ...]:
     """The works of every kernel, in the order of launch. ``base`` is the address of the library."""
     arguments, works, start = lib.sim_arguments(), [], 0
     for kernel in range(kernels):
@@ -19,18 +19,18 @@ def read(structs: WorkStructs, base: int, kernels: int) -> tuple[KernelWorks, ..
         own = bytes(ffi.buffer(arguments + start, size)) if size else b""
         start += size
         address = int(ffi.cast("uintptr_t", lib.sim_kernels()[kernel].function)) - base
-        if address in structs.without:
-            works.append(KernelWorks({}, _symmetric(structs, own)))
+        if symbols.kernels.get(address, "").startswith(SYMMETRIC):
+            works.append(KernelWorks({}, _symmetric(symbols, own)))
         else:
-            works.append(_in_ring(structs, own) if structs.in_ring else _in_batches(structs, own))
+            works.append(_in_ring(symbols, own) if symbols.works_are_in_ring else _in_batches(symbols, own))
     return tuple(works)
 
 
-def _symmetric(structs: WorkStructs, arguments: bytes) -> SymmetricWorks:
+def _symmetric(symbols: Symbols, arguments: bytes) -> SymmetricWorks:
     """Works of a symmetric kernel. After the head, its arguments hold the end of each block's part, then the works; in
     2.27 they hold one call.
     """
-    layouts = structs.layouts
+    layouts = symbols.works
     if "ncclSymDevArgs" in layouts:
         return SymmetricWorks((layouts["ncclSymDevArgs"].read(arguments),), ())
     head, end, work = (layouts[f"ncclSymk{name}"] for name in ("DevWorkArgs", "ChannelWorkRange", "DevWork"))
@@ -49,15 +49,15 @@ def _aligned(size: int) -> int:
     return -(-size // 16) * 16
 
 
-def _in_batches(structs: WorkStructs, arguments: bytes) -> KernelWorks:
+def _in_batches(symbols: Symbols, arguments: bytes) -> KernelWorks:
     """Works in releases from 2.22 on. The arguments hold batches, first one per channel; their works follow the batches
     or are in memory."""
-    layouts, types = structs.layouts, structs.enumerations["ncclDevWorkType"]
+    layouts, types = symbols.works, symbols.enumerations["ncclDevWorkType"]
     head, batch = layouts["ncclDevKernelArgs"], layouts["ncclDevWorkBatch"]
     if len(arguments) < head.size_bytes:
         return KernelWorks({})
     args = head.read(arguments)
-    storage = structs.enumerations["ncclDevWorkStorageType"]
+    storage = symbols.enumerations["ncclDevWorkStorageType"]
     inside = args["workStorageType"] == storage["ncclDevWorkStorageTypeArgs"]
     in_fifo = args["workStorageType"] == storage["ncclDevWorkStorageTypeFifo"]
     names = {number: name.removeprefix("ncclDevWorkType") for name, number in types.items()}
@@ -100,20 +100,20 @@ def _memory(start: int, offset: int, size: int, mask: int | None) -> bytes:
     )
 
 
-def _in_ring(structs: WorkStructs, arguments: bytes) -> KernelWorks:
+def _in_ring(symbols: Symbols, arguments: bytes) -> KernelWorks:
     """Works in releases up to 2.21: a list for each channel; the first works of all lists are adjacent."""
     if len(arguments) < RING_POINTERS * 8:
         return KernelWorks({})
     mask, start = (int.from_bytes(arguments[8 * i : 8 * i + 8], "little") for i in (1, 2))
     channels = [bit for bit in range(64) if mask >> bit & 1]
-    size = structs.layouts["ncclWork"].size_bytes
+    size = symbols.works["ncclWork"].size_bytes
     found = {}
     for place, channel in enumerate(channels):
         batches, at = [], place
         while True:
             data = bytes(ffi.buffer(ffi.cast("char *", start + at * size), size))
-            header = structs.layouts["ncclWorkHeader"].read(data)
-            batches.append(_work(structs, header, data))
+            header = symbols.works["ncclWorkHeader"].read(data)
+            batches.append(_work(symbols, header, data))
             if header["isLast"]:
                 break
             at = header["workNext"]
@@ -121,19 +121,26 @@ def _in_ring(structs: WorkStructs, arguments: bytes) -> KernelWorks:
     return KernelWorks(found)
 
 
-def _work(structs: WorkStructs, header: Mapping[str, int], data: bytes) -> Batch:
-    types = {number: name for name, number in structs.enumerations["ncclWorkType"].items()}
+# The struct of an element of a work, the member that says whether it is in use, and the element's alignment, by type of
+# work (src/include/device.h, up to 2.21)
+_ELEMENTS = {
+    "P2p": ("ncclWorkElemP2p", "p2pType", 4),
+    "Coll": ("ncclWorkElem", "isUsed", 8),
+    "RegColl": ("ncclWorkElemReg", "elem.isUsed", 8),
+}
+
+
+def _work(symbols: Symbols, header: Mapping[str, int], data: bytes) -> Batch:
+    types = {number: name for name, number in symbols.enumerations["ncclWorkType"].items()}
     name = types[header["type"]].removeprefix("ncclWorkType")
-    layout = structs.layouts[{"P2p": "ncclWorkElemP2p", "RegColl": "ncclWorkElemReg"}.get(name, "ncclWorkElem")]
-    return Batch(name, header["funcIndex"], False, tuple(_elements(structs, layout.size_bytes, name, data)))
+    return Batch(name, header["funcIndex"], False, tuple(_elements(symbols, name, data)))
 
 
-def _elements(structs: WorkStructs, size: int, name: str, data: bytes) -> Iterator[dict[str, int]]:
+def _elements(symbols: Symbols, name: str, data: bytes) -> Iterator[dict[str, int]]:
     """The numbers of the elements in use, each with the element's place."""
-    layouts = structs.layouts
-    layout = layouts[{"P2p": "ncclWorkElemP2p", "RegColl": "ncclWorkElemReg"}.get(name, "ncclWorkElem")]
-    used = {"P2p": "p2pType", "RegColl": "elem.isUsed"}.get(name, "isUsed")
-    first = structs.first_element[name]
+    struct, used, alignment = _ELEMENTS[name]
+    layout = symbols.works[struct]
+    size, first = layout.size_bytes, -(-symbols.works["ncclWorkHeader"].size_bytes // alignment) * alignment
     for place in range((len(data) - first) // size):
         element = data[first + place * size :][:size]
         if layout.numbers[used].of(element):

@@ -13,54 +13,57 @@ from tuner.oracle.child.memory import scalar, scalars
 from tuner.oracle.child.works import RING_POINTERS
 from tuner.oracle.messages import (
     RANK_VARIABLES,
-    Copies,
     Intercepted,
-    PartOffsets,
+    Member,
+    Part,
     Scalars,
     SimulatedMachine,
     Start,
     StartAgain,
     Started,
+    Symbols,
     compiled,
 )
 
 SOCKET_BYTES = 4096  # larger than any record that NCCL has of a socket
 ADDRESS_BYTES = 64
+PROFILER = "ncclPatternProfiler"  # not the pattern of a collective: NCCL uses it to inform its profiler
 KEPT: list[object] = []  # objects to which NCCL has pointers
 
 
-def make(world: "World", at: PartOffsets) -> list[int]:
+def make(world: "World", part: Part) -> list[int]:
     """Makes the communicator of a part of the ranks; returns the address of each rank's communicator."""
-    ranks = world.start.ranks
-    if at.shares:
+    ranks, members = world.start.ranks, world.symbols.comm.members
+    if part.shares:
         for rank in range(ranks):
-            _init_proxy(world, at, rank)
-    layout = ffi.new("struct sim_part_layout *", (at.bootstrap, at.whole_ranks, at.proxy, at.shares))
-    lib.sim_locate_part(layout)
+            _init_proxy(world, rank)
+    offsets = (members[name].offset for name in ("bootstrap", "topParentRanks", "proxyState"))
+    lib.sim_locate_part(ffi.new("struct sim_part_layout *", (*offsets, part.shares)))
     comms = ffi.new("void *[]", [ffi.cast("void *", comm) for comm in world.comms])
     results = ffi.new("int[]", ranks)
-    by = lib.SIM_BY_SHRINK if at.by_shrinking else lib.SIM_BY_SPLIT
-    if lib.sim_make_part(comms, ranks, at.ranks, len(at.ranks), by, results) != 0:
+    by = lib.SIM_BY_SHRINK if part.by_shrinking else lib.SIM_BY_SPLIT
+    if lib.sim_make_part(comms, ranks, part.ranks, len(part.ranks), by, results) != 0:
         raise world.failure(f"no threads for {ranks} ranks")
     for rank, result in enumerate(results):
         if result != 0:
-            call = "ncclCommShrink" if at.by_shrinking else "ncclCommSplit"
+            call = "ncclCommShrink" if part.by_shrinking else "ncclCommSplit"
             raise world.failure(f"{call} of rank {rank} returned {world.error(result)}")
-    return [int(ffi.cast("uintptr_t", comms[number])) for number in range(len(at.ranks))]
+    return [int(ffi.cast("uintptr_t", comms[number])) for number in range(len(part.ranks))]
 
 
-def _init_proxy(world: "World", at: PartOffsets, rank: int) -> None:
+def _init_proxy(world: "World", rank: int) -> None:
     """Makes the state of the proxy, which ranks that share resources have in common; nothing is ever sent to the
     proxy."""
-    ranks, function = world.start.ranks, world.base + at.init_proxy
+    ranks = world.start.ranks
+    symbol = next(name for name in world.symbols.functions if name.startswith("_Z13ncclProxyInit"))
     socket, addresses = ffi.new("char[]", SOCKET_BYTES), ffi.new("char[]", ADDRESS_BYTES * ranks)
     hashes = ffi.new("uint64_t[]", [os.getpid() << 16] * ranks)
     KEPT.extend((socket, addresses, hashes))
     given = [ffi.cast("uintptr_t", world.comms[rank]), socket, addresses]
-    if at.with_uds:
-        result = ffi.cast("int (*)(uintptr_t, char *, char *, uint64_t *)", function)(*given, hashes)
+    if symbol.endswith("Pm"):  # it also takes addresses of Unix domain sockets, from 2.21 on
+        result = ffi.cast("int (*)(uintptr_t, char *, char *, uint64_t *)", world.named(symbol))(*given, hashes)
     else:
-        result = ffi.cast("int (*)(uintptr_t, char *, char *)", function)(*given)
+        result = ffi.cast("int (*)(uintptr_t, char *, char *)", world.named(symbol))(*given)
     if result != 0:
         raise world.failure(f"ncclProxyInit of rank {rank} returned {world.error(result)}")
 
@@ -84,9 +87,7 @@ class Redirection:
     row: int
 
 
-def redirections(
-    cuda: int, functions: Mapping[str, Copies], *, threads: bool, kept: Set[str] = frozenset()
-) -> Iterator[Redirection]:
+def redirections(symbols: Symbols, *, threads: bool, kept: Set[str] = frozenset()) -> Iterator[Redirection]:
     """Yields the redirections of all functions that access hardware; with ``threads``, also of those by which ranks
     exchange data before they connect."""
     for number, table in enumerate(takewhile(lambda rows: rows != ffi.NULL, map(lib.sim_redirects, count()))):
@@ -94,8 +95,8 @@ def redirections(
             continue
         at = 0
         while table[at].name != ffi.NULL:
-            name = text(table[at].name) if table[at].cuda in (0, cuda) else ""
-            for offset, size in () if name in kept else functions.get(name, ()):
+            name = text(table[at].name) if table[at].cuda in (0, symbols.cuda) else ""
+            for offset, size in () if name in kept else symbols.functions.get(name, ()):
                 yield Redirection(name, offset, size, number, at)
             at += 1
 
@@ -109,62 +110,80 @@ class Loaded:
 
     def __init__(self, start: Start, *, threads: bool = True, kept: Set[str] = frozenset()) -> None:
         self.start, self.kept = start, kept
-        self.functions = start.functions.by_name()
+        self.symbols = start.whole_symbols()
         check_build()
         configure(start.machine)
         if (error := lib.sim_load_nccl(start.library.encode())) != ffi.NULL:
             raise Failure(f"cannot load {start.library}: {text(error)}")
-        anchor, offset = start.anchor
+        anchor, offset = self.symbols.anchor
         self.base = int(ffi.cast("uintptr_t", lib.sim_nccl_function(anchor.encode()))) - offset
         self.redirect(threads)
 
-    def function(self, offset: int) -> Any:
-        """The address of a function of libnccl."""
-        return ffi.cast("void *", self.base + offset)
+    def named(self, name: str) -> int:
+        """The address of the first copy of a function of libnccl."""
+        return self.base + self.symbols.functions[name][0][0]
+
+    def function(self, name: str) -> Any:
+        """A pointer to the first copy of a function of libnccl."""
+        return ffi.cast("void *", self.named(name))
 
     def redirect(self, threads: bool) -> None:
         """Redirects the function of every row, in every copy that the compiler made of it."""
-        for row in redirections(self.start.cuda, self.functions, threads=threads, kept=self.kept):
+        for row in redirections(self.symbols, threads=threads, kept=self.kept):
             replacement = lib.sim_redirects(row.table)[row.row].replacement
-            if error := lib.sim_redirect(self.function(row.function), row.bytes, replacement):
+            if error := lib.sim_redirect(ffi.cast("void *", self.base + row.function), row.bytes, replacement):
                 raise Failure(f"cannot redirect {row.name} of {row.bytes} bytes: {os.strerror(error)}")
-        lib.sim_locate_local_ranks(self.start.comm.members["localRanks"].offset)
+        lib.sim_locate_local_ranks(self.symbols.comm.members["localRanks"].offset)
+
+    @property
+    def counts_gpus(self) -> int:
+        """Where a system counts its GPUs: they are the first of its lists of nodes, which begin with their lengths."""
+        return self.symbols.system.arrays["nodes"][0]
 
     def record_operations(self) -> None:
         """Starts to record the operations that NCCL gives its proxy."""
-        lib.sim_record_operations(ffi.new("struct sim_operation_layout *", self.start.intercepted.operations))
+        lib.sim_record_operations(ffi.new("struct sim_operation_layout *", operation_layout(self.symbols)))
 
     def share_search(self) -> None:
         """Makes one rank search graphs for its whole host, and for equal hosts. All their ranks have to be threads of
         this process."""
-        (at, gpus), graph = self.start.intercepted.search, self.start.graph
+        graph = self.symbols.graph
         channels, ranks = (graph.members[name].offset for name in ("nChannels", "intra"))
-        search = ffi.new("struct sim_search_function *", (self.function(at), graph.bytes, channels, ranks, gpus))
+        search = ffi.new(
+            "struct sim_search_function *",
+            (self.function("ncclTopoCompute"), graph.bytes, channels, ranks, self.counts_gpus),
+        )
         if not lib.sim_share_search(search):
             raise Failure("cannot intercept the search: it begins with instructions that cannot be moved")
 
     def write_every_graph(self) -> None:
         """Makes NCCL write its file of graphs even with path types that it has no name for."""
-        (at, writable), graph = self.start.intercepted.graph_file, self.start.graph
+        graph, write = self.symbols.graph, self.function("ncclTopoDumpGraphs")
         intra, inter = (graph.members[name].offset for name in ("typeIntra", "typeInter"))
-        file = ffi.new("struct sim_graph_file *", (self.function(at), graph.bytes, intra, inter, writable))
+        named_paths = self.start.intercepted.named_paths
+        file = ffi.new("struct sim_graph_file *", (write, graph.bytes, intra, inter, named_paths))
         if not lib.sim_write_every_graph(file):
             raise Failure("cannot intercept the file of graphs: it begins with instructions that cannot be moved")
 
     def share_systems(self) -> None:
         """Makes one rank of an NVLink domain build the system for all ranks of the domain."""
-        at = self.start.intercepted.systems
-        if at is None:
+        if not self.start.intercepted.systems:
             return
-        functions = {name: self.function(at[name]) for name in ("compute_paths", "trim", "init_search")}
-        places = {"system": at["system"], "gpus": self.start.intercepted.search[1]}
-        if not lib.sim_share_systems(ffi.new("struct sim_system_functions *", functions | places)):
+        layout = {
+            "compute_paths": self.function("ncclTopoComputePaths"),
+            "trim": self.function("ncclTopoTrimSystem"),
+            "init_search": self.function("ncclTopoSearchInit"),
+            "system": self.symbols.comm.members["topo"].offset,
+            "gpus": self.counts_gpus,
+        }
+        if not lib.sim_share_systems(ffi.new("struct sim_system_functions *", layout)):
             raise Failure("cannot intercept the paths: their functions begin with instructions that cannot be moved")
 
     def merge_by_host(self) -> None:
         """Shows a network that merges adapters only to hosts whose network does that."""
-        at = self.start.intercepted.networks
-        if at is not None and not lib.sim_merge_by_host(self.function(at[0]), at[1]):
+        if not self.start.intercepted.networks:
+            return
+        if not lib.sim_merge_by_host(self.function("ncclTopoGetSystem"), self.symbols.comm.members["ncclNet"].offset):
             raise Failure("cannot intercept the system: its function begins with instructions that cannot be moved")
 
     def failure(self, reason: str) -> Failure:
@@ -188,7 +207,7 @@ class World(Loaded):
             disguise(start)
         self.intercept(start.intercepted)
         self.log_file = os.open(start.log, os.O_RDONLY | os.O_CREAT)
-        self.load_tuner(self.functions.get("ncclLoadTunerPlugin", ()))
+        self.load_tuner()
         self.comms = self.init(start.ranks)
         self.devices = list(range(start.ranks))  # the device of each rank
         self.rings_marked = False  # whether the connections of rings are marked, on which registered buffers depend
@@ -196,7 +215,7 @@ class World(Loaded):
             self.devices = list(start.part.ranks)
             self.comms = make(self, start.part)
         self.acknowledge_work(0)
-        if start.works.in_ring:
+        if self.symbols.works_are_in_ring:
             lib.sim_keep_pointers(RING_POINTERS)
 
     def intercept(self, at: Intercepted) -> None:
@@ -204,29 +223,33 @@ class World(Loaded):
         release needs that."""
         self.copied_graphs: Any = None
         self.record_operations()
-        if at.topology_file is not None:
-            check(lib.sim_intercept_topology_file(self.function(at.topology_file)), "the topology file")
+        if at.topology_files:
+            check(lib.sim_intercept_topology_file(self.function("ncclTopoGetXmlFromFile")), "the topology file")
         check(lib.sim_skip_zeros(), "memset and calloc")
         self.share_search()
         self.write_every_graph()
         self.share_systems()
         self.merge_by_host()
-        graph_bytes = self.start.graph.bytes
-        if at.times is not None:
-            check(lib.sim_intercept_times(self.function(at.times[0]), *at.times[1:]), "the times")
-        if at.graphs is None:
-            return
-        at_model, count = at.graphs
-        copies = self.copied_graphs = ffi.new("char[]", graph_bytes * count * self.start.ranks)
-        check(lib.sim_intercept_graphs(self.function(at_model), copies, graph_bytes, count), "the graphs")
+        symbols, (algorithms, protocols) = self.symbols, self.symbols.shape
+        # The time of a cell, and the model of graphs, where neither a plugin nor the communicator has them
+        time_of_cell, model, graph_bytes = "ncclTopoGetAlgoTime", "ncclTopoTuneModel", symbols.graph.bytes
+        if "ncclGroupSimulateEnd" not in symbols.functions and time_of_cell in symbols.functions:
+            says_backups = any(
+                name.startswith("_Z19ncclTopoGetAlgoTime") and name.endswith("Pb") for name in symbols.functions
+            )
+            times = lib.sim_intercept_times(self.function(time_of_cell), algorithms, protocols, says_backups)
+            check(times, "the times")
+        if "graphs" not in symbols.comm.arrays and model in symbols.functions:
+            copies = self.copied_graphs = ffi.new("char[]", graph_bytes * algorithms * self.start.ranks)
+            check(lib.sim_intercept_graphs(self.function(model), copies, graph_bytes, algorithms), "the graphs")
 
-    def load_tuner(self, functions: Copies) -> None:
+    def load_tuner(self) -> None:
         """Loads the plugin early: in 2.19 and 2.20, a rank gets no plugin if another rank is loading it at that moment.
 
         The threads of one process race for it in these releases (src/misc/tuner.cc, v2.19.3-1); later ones use a lock.
         """
-        for offset, _ in functions:
-            ffi.cast("int (*)(void **)", self.function(offset))(ffi.new("void **"))
+        for offset, _ in self.symbols.functions.get("ncclLoadTunerPlugin", ()):
+            ffi.cast("int (*)(void **)", self.base + offset)(ffi.new("void **"))
 
     def init(self, ranks: int) -> list[int]:
         """Initialises the communicators of all ranks, each in its own thread; returns their addresses."""
@@ -242,7 +265,7 @@ class World(Loaded):
 
     def acknowledge_work(self, rank: int) -> None:
         """Marks all work that a rank sent to kernels as taken, in releases that wait for this."""
-        members = self.start.comm.members
+        members = self.symbols.comm.members
         sent, taken = members.get("workFifoSent"), members.get("workFifoAckdMin")
         if sent is not None and taken is not None:
             lib.sim_acknowledge_work(*(ffi.cast("uint32_t *", self.comms[rank] + at.offset) for at in (sent, taken)))
@@ -262,7 +285,7 @@ class World(Loaded):
         """The answer to the first request."""
         version = ffi.new("int *")
         ffi.cast("int (*)(int *)", lib.sim_nccl_function(b"ncclGetVersion"))(version)
-        members = self.start.comm.members
+        members = self.symbols.comm.members
         return Started(
             version=version[0],
             base=self.base,
@@ -281,26 +304,52 @@ class World(Loaded):
     def graphs(self) -> list[Scalars]:
         """Graphs indexed by algorithm; an algorithm that uses the graph of another one may have an empty graph."""
         start, count = self.graphs_of(0)
-        graph = self.start.graph
+        graph = self.symbols.graph
         return [scalars(start + i * graph.bytes, graph.members) for i in range(count)]
 
     def graphs_of(self, rank: int) -> tuple[int, int]:
         """Address of a rank's graphs, which are stored in the order of algorithms, and the number of graphs."""
-        copied = self.start.intercepted.graphs
-        if copied is None:
-            offset, (count,) = self.start.comm.arrays["graphs"]
+        if self.copied_graphs is None:
+            offset, (count,) = self.symbols.comm.arrays["graphs"]
             return self.comms[rank] + offset, count
-        start = int(ffi.cast("uintptr_t", self.copied_graphs))
-        return start + self.devices[rank] * copied[1] * self.start.graph.bytes, copied[1]
+        start, (count, _) = int(ffi.cast("uintptr_t", self.copied_graphs)), self.symbols.shape
+        return start + self.devices[rank] * count * self.symbols.graph.bytes, count
 
     def plugin_used(self) -> bool:
         """Whether NCCL asks the given plugin. If it rejects that plugin, it loads the network's plugin instead, which
         is the recorder."""
         if self.start.wrapped_plugin is not None:
             return bool(lib.sim_wrapped_version())
-        entry = self.start.comm.members.get("tuner")
+        entry = self.symbols.comm.members.get("tuner")
         tuner = ffi.NULL if entry is None else ffi.cast("char **", scalar(self.comms[0], entry))
         return tuner != ffi.NULL and not lib.sim_is_recorder(tuner)
+
+
+def operation_layout(symbols: Symbols) -> dict[str, int]:
+    """The members of ``struct sim_operation_layout``: offsets in struct ncclProxyOp and ncclComm, -1 in releases that
+    do not have the member."""
+    operation, comm = symbols.operation.members, symbols.comm.members
+
+    def offset(members: Mapping[str, Member], name: str) -> int:
+        return members[name].offset if name in members else -1
+
+    return {
+        "number": operation["opCount"].offset,
+        "channel": operation["channelId"].offset,
+        "pattern": operation["pattern"].offset,
+        "protocol": operation["protocol"].offset,
+        "type": operation["dtype"].offset,
+        "chunk": operation["chunkSize"].offset,
+        "profiler": next((int(value) for value, name in symbols.patterns.items() if name == PROFILER), -1),
+        "collective": offset(operation, "coll"),
+        "algorithm": offset(operation, "algorithm"),
+        "task": symbols.operation.structs.get("task", (-1, 0))[0],
+        "started": offset(operation, "sendbuff"),
+        "completed": offset(operation, "recvbuff"),
+        "counter": offset(operation, "workCounter"),
+        "comm_rank": offset(comm, "rank"),
+        "comm_ranks": offset(comm, "nRanks"),
+    }
 
 
 def check_build() -> None:
