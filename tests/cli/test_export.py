@@ -167,7 +167,7 @@ def same_float32(line: str) -> str:
 def test_a_compiled_file_is_read_again(compiled_picks: Path) -> None:
     tables = read_compiled(compiled_picks)
     assert list(tables) == ["AllReduce", "AllGather"]
-    found = tables["AllReduce"].look_up(np.array(PICKED_BYTES, np.uint64))
+    found, _ = tables["AllReduce"].look_up(np.array(PICKED_BYTES, np.uint64))
     picks = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9").pick("allreduce", PICKED_BYTES)
     assert found.time_us.tolist() == picks.time_us.tolist()
 

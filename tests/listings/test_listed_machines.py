@@ -174,9 +174,9 @@ def test_a_listing_completed_has_the_graphs_of_the_machine(machine: str, kind: o
     text = nvidia_smi(known.topology_xml) if kind is nvidia_smi else lstopo(known.topology_xml)
     file = tmp_path / "listing"
     file.write_text(text)
-    made = completed(file, ListingAdditions(model.name, gbps, latency, words if kind is nvidia_smi else None))
+    topology, _ = completed(file, ListingAdditions(model.name, gbps, latency, words if kind is nvidia_smi else None))
     out = tmp_path / "node.xml"
-    out.write_text(made.topology)
+    out.write_text(topology)
     scenarios = Scenario(NCCL, 2, topology=out), Scenario(NCCL, 2, machine=machine)
     ours, own = (scenario.resolve().own.for_emulator(several=True) for scenario in scenarios)
     kept = {name: graph for name, graph in own.graphs.items() if name in ours.graphs}

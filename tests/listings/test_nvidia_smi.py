@@ -48,8 +48,8 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def made(tmp_path: Path, text: str, given: ListingAdditions) -> tuple[Topology, tuple[str, ...]]:
-    found = completed(written(tmp_path, text), given)
-    return read_topology(found.topology), found.notes
+    topology, notes = completed(written(tmp_path, text), given)
+    return read_topology(topology), notes
 
 
 FORMS = {
@@ -131,7 +131,7 @@ GPU3    PHB     PHB     PIX      X      0-31            0
     assert not [note for note in notes if "topo -mp" in note]
     assert alone.gpus[0].nvlinks == both.gpus[0].nvlinks
     file = written(tmp_path, four + "\n" + over_pcie)
-    text = completed(file, ListingAdditions("a100-sxm4-80gb", cpu=INTEL)).topology
+    text = completed(file, ListingAdditions("a100-sxm4-80gb", cpu=INTEL))[0]
     assert text.count('class="0x060400"') == 2
 
 
@@ -164,7 +164,7 @@ def test_pcie_is_the_models_unless_it_is_said(tmp_path: Path) -> None:
     given = ListingAdditions("a100-sxm4-80gb", 200, cpu=INTEL)
     _, notes = made(tmp_path, PAIR, given)
     assert [note for note in notes if "PCIe 4.0" in note]
-    text = completed(written(tmp_path, PAIR), ListingAdditions("a100-sxm4-80gb", 200, cpu=INTEL, pcie="3x8")).topology
+    text = completed(written(tmp_path, PAIR), ListingAdditions("a100-sxm4-80gb", 200, cpu=INTEL, pcie="3x8"))[0]
     assert 'link_speed="8.0 GT/s PCIe" link_width="8"' in text
     assert "16.0 GT/s" not in text
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import re
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -17,13 +18,13 @@ from tuner.answers.scale import CountQuery, scale
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.connect.network import ORDER
+from tuner.emulator.group import Operation
 from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, check, sizes_bytes
-from tuner.oracle.launches import LaunchedCall
 from tuner.scenario import Scenario
 from tuner.scenario.description import Members
 from tuner.scenario.p2p import network_of
@@ -440,12 +441,11 @@ ALONE = {"one_for_one_rank_per_node_with_gdr", "near_adapters_for_one_rank_per_n
 
 @pytest.mark.parametrize("name", [name for name in REGISTERS if ALONE & {*release.load(name).rules.registered}])
 def test_a_group_after_registered_buffers_has_plain_ones(name: str) -> None:
-    call = LaunchedCall(Collective.Broadcast, DataType.float32, Op.sum, 64 << 20)
+    request = Request(Collective.Broadcast, DataType.float32, Op.sum)
+    call = Operation(request, 64 << 20)
     with Oracle(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=1).oracle_configuration()) as oracle:
         before = oracle.launch_group([call])
-        (registered,) = oracle.launch(
-            Request(call.collective, call.dtype, call.op, buffers=Buffers.registered), [call.bytes]
-        )
+        (registered,) = oracle.launch(replace(request, buffers=Buffers.registered), [call.bytes])
         after = oracle.launch_group([call])
     assert before.kernels == after.kernels
     assert registered.channels != before.kernels[0].channels

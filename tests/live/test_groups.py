@@ -27,7 +27,6 @@ from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import compare, reachable
-from tuner.oracle.launches import LaunchedCall
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
@@ -141,7 +140,7 @@ def test_what_does_not_fit_does_not_fit_in_nccl(name: str) -> None:
         Oracle(scenario.oracle_configuration()) as oracle,
         pytest.raises(OracleFailed, match=r"NCCL_WORK_FIFO_DEPTH=128' is too small"),
     ):
-        oracle.launch_group([LaunchedCall(RS.collective, RS.dtype, RS.op, operation.bytes) for operation in operations])
+        oracle.launch_group(operations)
 
 
 @pytest.mark.parametrize("name", OF_WORKS)
@@ -302,10 +301,8 @@ def test_plain_buffers_leave_where_asked(name: str) -> None:
     )
     with Oracle(scenario.oracle_configuration()) as oracle:
         selection = Selection(scenario.communicator())
-        oracle.launch_group(
-            [LaunchedCall(Collective.AllReduce, DataType.float32, Op.sum, 4096)]
-        )  # without multicast, whose
-        for operations in (alone, calls, *planned(scenario, Buffers.plain, False, 3)):  # limits docs/limits.md says
+        oracle.launch_group(alone)  # without multicast, whose limits docs/limits.md says
+        for operations in (alone, calls, *planned(scenario, Buffers.plain, False, 3)):
             ours = plan(selection, operations)
             assert [both for both in compare(selection, oracle, ours).values() if both[0] != both[1]] == []
         assert plan(selection, alone).kernels[0].path is not None
@@ -329,7 +326,7 @@ def test_what_no_kernel_does_together_fails_in_nccl(name: str) -> None:
     with pytest.raises(NoAlgorithm):
         plan(Selection(scenario.communicator()), calls)
     with Oracle(scenario.oracle_configuration()) as oracle, pytest.raises(OracleFailed, match="no symmetric kernel"):
-        oracle.launch_group([LaunchedCall(Collective.AllReduce, DataType.float32, Op.sum, 1024)] * 2, Buffers.window)
+        oracle.launch_group(calls)
 
 
 @pytest.mark.parametrize("name", ANY_BUFFERS[-1:])
@@ -340,7 +337,7 @@ def test_arguments_too_small_for_a_symmetric_call_fail_in_nccl(name: str) -> Non
     with pytest.raises(BadInput, match="valid: 656 and more"):
         plan(Selection(scenario.communicator()), windows([(Collective.AllReduce, 1024)], Buffers.plain))
     with Oracle(scenario.oracle_configuration()) as oracle, pytest.raises(OracleFailed, match="minimum size 656"):
-        oracle.launch_group([LaunchedCall(Collective.AllReduce, DataType.float32, Op.sum, 1024)])
+        oracle.launch_group(windows([(Collective.AllReduce, 1024)], Buffers.plain))
 
 
 WINDOWS = [

@@ -22,13 +22,13 @@ from tuner.base import children
 from tuner.base.errors import BadInput, BadTopology, OracleFailed, OracleUnavailable
 from tuner.base.names import Algorithm, Collective, DataType, Op, Pattern, Protocol
 from tuner.cli import everything
+from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.machine.gpus import PeerToPeer
 from tuner.oracle import answers, hardware, library, process
 from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
-from tuner.oracle.launches import LaunchedCall
 from tuner.oracle.messages import GpuMessage
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import Host, OracleConfiguration
@@ -253,7 +253,7 @@ def test_the_environment_reaches_nccl() -> None:
 
 def test_calls_in_one_group_share_a_kernel(two_nodes: Oracle) -> None:
     sizes = [1 << 20, 4 << 20, 1 << 10, 64 << 20]
-    group = two_nodes.launch_group([LaunchedCall(AR, F32, Op.sum, size) for size in sizes])
+    group = two_nodes.launch_group([Operation(Request(AR, F32, Op.sum), size) for size in sizes])
     (kernel,) = group.kernels
     assert sorted(each.nbytes(16) for each in kernel.operations) == sorted(sizes)  # type: ignore[type-var]
     together = {each.nbytes(16): each for each in kernel.operations}
@@ -592,15 +592,13 @@ def test_one_rank_has_nothing_to_choose() -> None:
 
 
 def test_hardware_of_a_topology() -> None:
-    read = hardware.read(Host(catalogue.load("dgx-h100").topology_xml, 3), hardware.Surroundings(nodes=2))
+    read = hardware.read(Host(catalogue.load("dgx-h100").topology_xml, 3), nodes=2)
     assert [gpu.compute_capability for gpu in read.gpus] == [90, 90, 90]
     assert len({gpu.bus_id for gpu in read.gpus}) == 3
     assert len(read.nets) >= 8
     assert read.multicast
-    assert not hardware.read(Host(catalogue.load("dgx-a100").topology_xml, 3), hardware.Surroundings(nodes=2)).multicast
-    assert not hardware.read(
-        Host(catalogue.load("gh200-4x").topology_xml, 3), hardware.Surroundings(nodes=2)
-    ).multicast  # no switch
+    assert not hardware.read(Host(catalogue.load("dgx-a100").topology_xml, 3), nodes=2).multicast
+    assert not hardware.read(Host(catalogue.load("gh200-4x").topology_xml, 3), nodes=2).multicast  # no switch
 
 
 def test_gpus_and_nets_are_taken_in_their_order() -> None:
@@ -608,14 +606,14 @@ def test_gpus_and_nets_are_taken_in_their_order() -> None:
       <pci busid="0000:02:00.0"><gpu dev="1" sm="80"/></pci> <pci busid="0000:01:00.0"><gpu dev="0" sm="90"/></pci>
       <nic><net name="b" dev="1" speed="100000" guid="0x1f" gdr="0"/><net name="a" dev="0" latency="1.5"/></nic>
     </cpu></system>"""
-    read = hardware.read(Host(xml, 1), hardware.Surroundings(network_reduces=True))
+    read = hardware.read(Host(xml, 1), network_reduces=True)
     assert read.gpus == (GpuMessage("0000:01:00.0", 90, peer_group=0),)
     assert [(net.name, net.speed_mbps, net.guid, net.gdr, net.latency_us) for net in read.nets] == [
         ("a", 10000, 2, 1, 1.5),
         ("b", 100000, 31, 0, 0.0),
     ]
     assert read.coll_nets == 2
-    assert hardware.read(Host(xml, 1), hardware.Surroundings()).coll_nets == 0
+    assert hardware.read(Host(xml, 1)).coll_nets == 0
 
 
 @pytest.mark.parametrize(
@@ -628,7 +626,7 @@ def test_gpus_and_nets_are_taken_in_their_order() -> None:
 )
 def test_peers_are_the_gpus_of_a_socket_or_all_or_none(allowed: PeerToPeer, groups: list[int]) -> None:
     xml = catalogue.load("dgx-h100").topology_xml
-    read = hardware.read(Host(xml, 5, allowed), hardware.Surroundings())
+    read = hardware.read(Host(xml, 5, allowed))
     assert [gpu.peer_group for gpu in read.gpus] == groups
 
 

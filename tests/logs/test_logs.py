@@ -15,12 +15,12 @@ from tests.support.command_line import run
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.machine import catalogue, gpus
 from tuner.oracle import library
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check_log import LogComparison, compare
-from tuner.oracle.launches import LaunchedCall
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import choice, importer, node_facts, reader
@@ -579,13 +579,14 @@ def test_a_group_of_which_a_line_is_missing_is_not_compared(small: list[str]) ->
 
 
 AR, AG, BC = (
-    (each, DataType.float32, Op.sum) for each in (Collective.AllReduce, Collective.AllGather, Collective.Broadcast)
+    Request(each, DataType.float32, Op.sum)
+    for each in (Collective.AllReduce, Collective.AllGather, Collective.Broadcast)
 )
-GROUPS: tuple[tuple[LaunchedCall, ...], ...] = (
-    (LaunchedCall(*AR, 25 << 20),) * 2,
-    (LaunchedCall(*AR, 1 << 10),) * 3,
-    (LaunchedCall(*AR, 1 << 10), LaunchedCall(*AG, 64 << 20), LaunchedCall(*AR, 256 << 20)),
-    (LaunchedCall(*AR, 1 << 20), LaunchedCall(*BC, 1 << 20), LaunchedCall(*AR, 3 << 20), LaunchedCall(*AG, 1 << 14)),
+GROUPS: tuple[tuple[Operation, ...], ...] = (
+    (Operation(AR, 25 << 20),) * 2,
+    (Operation(AR, 1 << 10),) * 3,
+    (Operation(AR, 1 << 10), Operation(AG, 64 << 20), Operation(AR, 256 << 20)),
+    (Operation(AR, 1 << 20), Operation(BC, 1 << 20), Operation(AR, 3 << 20), Operation(AG, 1 << 14)),
 )
 
 
@@ -601,14 +602,14 @@ def log_of_groups(name: str) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ..
         return head, tuple(parts)
 
 
-def shown_calls(group: Sequence[LaunchedCall], lines: Sequence[str], comm: str) -> list[str]:
+def shown_calls(group: Sequence[Operation], lines: Sequence[str], comm: str) -> list[str]:
     """A group's lines behind those of the COLL subsystem."""
     prefix = next(line.partition("NCCL INFO")[0] for line in lines if " Bytes -> Algo " in line)
     called = list[str]()
     for each in group:
-        parts = 8 if each.collective is Collective.AllGather else 1
+        parts = 8 if each.request.collective is Collective.AllGather else 1
         count = each.bytes // 4 // parts
-        text = CALL.format(name=each.collective.name, count=count, dtype=int(each.dtype), comm=comm)
+        text = CALL.format(name=each.request.collective.name, count=count, dtype=int(each.request.dtype), comm=comm)
         called.append(f"{prefix}NCCL INFO {text}".replace("nranks=4", "nranks=8"))
     return [*called, *lines]
 

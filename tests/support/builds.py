@@ -8,12 +8,12 @@ import numpy as np
 
 from tuner.base.errors import OracleFailed
 from tuner.base.names import Buffers
+from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance import check
 from tuner.oracle.conformance.check import TABLES, name, sizes_bytes
-from tuner.oracle.launches import LaunchedCall
 from tuner.scenario import Scenario
 
 MACHINES = ("dgx-h100", "dgx-b200")
@@ -90,14 +90,10 @@ def launches(oracle: Oracle, request: Request, how: str) -> list[Any]:
         return [refusal(error)]
 
 
-def groups(scenario: Scenario, requests: Sequence[Request]) -> Iterator[list[LaunchedCall]]:
+def groups(scenario: Scenario, requests: Sequence[Request]) -> Iterator[list[Operation]]:
     """The groups of `nccl-tuner check`."""
     for group in check.standard(Selection(scenario.communicator()), requests):
-        operations = (pick.operation for pick in group.picks)
-        yield [
-            LaunchedCall(each.request.collective, each.request.dtype, each.request.op, each.bytes)
-            for each in operations
-        ]
+        yield [pick.operation for pick in group.picks]
 
 
 def plain(record: Any) -> dict[str, Any]:

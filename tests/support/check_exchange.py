@@ -39,8 +39,8 @@ def compare_mixed(
 ) -> dict[str, tuple[object, object]]:
     """The same of collectives, which need a ``selection``, and of sends and receives, which libnccl gets in turn."""
     (operations, calls), (buffers, windows) = group, on
-    planned = plan(selection or Selection(p2p_context.communicator), p2p_context, operations, calls, buffers)
-    own = [kernel for kernel in planned.kernels if kernel.path is not COPY_ENGINES]
+    planned, _ = plan(selection or Selection(p2p_context.communicator), p2p_context, operations, calls, buffers)
+    own = [kernel for kernel in planned if kernel.path is not COPY_ENGINES]
     issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
     collectives = [_issued(operation, p2p_context.communicator.ranks) for operation in operations]
     together = [*chain.from_iterable(zip(collectives, issued, strict=False))]

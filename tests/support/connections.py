@@ -34,7 +34,11 @@ def connections(
     child = start.launch_child(prepared, bill.PROGRAM)
     try:
         _check_notes_adapters(prepared)
-        child.request(start.request(prepared, child), timeout_s, f"connecting {configuration.ranks} ranks")
+        child.request(
+            start.request(prepared, child.log, child.topologies, child.sysfs),
+            timeout_s,
+            f"connecting {configuration.ranks} ranks",
+        )
         noted: list[tuple[RankConnections, ...]] = []
         for call in (None, *calls):
             if call is not None:
@@ -53,7 +57,11 @@ def marked(configuration: OracleConfiguration, timeout_s: float = 120.0) -> tupl
     child = start.launch_child(prepared)
     try:
         _check_notes_adapters(prepared)
-        child.request(start.request(prepared, child), timeout_s, f"initialising {configuration.ranks} ranks")
+        child.request(
+            start.request(prepared, child.log, child.topologies, child.sysfs),
+            timeout_s,
+            f"initialising {configuration.ranks} ranks",
+        )
         answer: Connections = child.request(Read.connections, timeout_s, "reading connections")
     finally:
         child.close()

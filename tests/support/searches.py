@@ -16,7 +16,7 @@ from tuner.graphs.graphs import search
 from tuner.oracle import start
 from tuner.oracle.api import Oracle, serious_warnings
 from tuner.oracle.messages import Start
-from tuner.oracle.process import SIM, Child, ChildConfiguration
+from tuner.oracle.process import SIM, Child
 from tuner.oracle.search import ordered_graphs
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import Host, OracleConfiguration
@@ -145,15 +145,6 @@ SERVER = "tests.support.search_server"
 KINDS = 2  # of nodes
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """Those of the child that a configuration has need of."""
-
-    log: Path
-    topologies: tuple[Path, ...]
-    sysfs: None = None
-
-
 class Searches:
     """One release of libnccl, loaded, that writes rank 0's graphs of one topology after the other; a context manager.
 
@@ -162,13 +153,11 @@ class Searches:
 
     def __init__(self, configuration: OracleConfiguration) -> None:
         """Any configuration of the release to be asked."""
-        blank = ChildConfiguration(("",) * KINDS, of_hosts={}, env={}, tuner_plugin=SIM, program=SERVER)
-        self._child = Child(blank)
+        self._child = Child(("",) * KINDS, {}, tuner_plugin=SIM, program=SERVER)
         self._child.request(self._start(start.prepare(configuration)), 120, "loading libnccl")
 
     def _start(self, prepared: start.Preparation) -> Start:
-        files = _Files(self._child.log, tuple(self._child.topologies[: len(prepared.kinds)]))
-        return start.request(prepared, files)
+        return start.request(prepared, self._child.log, self._child.topologies[: len(prepared.kinds)])
 
     def __enter__(self) -> Self:
         return self

@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.graphs import SearchRequest, find
 from tuner.machine import catalogue
-from tuner.machine.adapters import NamedAdapter, NameList, mergeable, network_of, selecting, used
+from tuner.machine.adapters import NamedAdapter, mergeable, name_list, network_of, selecting, used
 from tuner.scenario import Scenario
 from tuner.scenario.node import ResolvedNode
 from tuner.scenario.notes import of_scenario
@@ -64,8 +64,8 @@ def test_a_network_of_a_plugin_does_not_read_the_list_for_infiniband() -> None:
 
 
 def test_an_entry_without_a_name_counts_for_nothing() -> None:
-    assert NameList.parse(",a,:1,b:2", 8).entries == (("a", -1), ("b", 2))
-    assert NameList.parse("a,b,c", 2).entries == (("a", -1), ("b", -1))
+    assert name_list(",a,:1,b:2", 8) == (("a", -1), ("b", 2))
+    assert name_list("a,b,c", 2) == (("a", -1), ("b", -1))
 
 
 def test_selected_adapters_are_numbered_anew() -> None:

@@ -125,7 +125,7 @@ def test_a_cell_without_a_time_may_be_named_through_2_21() -> None:
     assert (picks.time_us[named] == np.float32(NEVER_US)).all()
     assert (picks.time_us[~named] < 1e6).all()
     assert table is not None
-    assert (table.look_up(picks.bytes).channels[named] == 0).all()
+    assert (table.look_up(picks.bytes)[0].channels[named] == 0).all()
     (answer,) = pick_answers.from_emulator(asked.scenario, ALL_REDUCE, [int(picks.bytes[named][0])])
     assert answer.runner_up is not None
     assert not is_time(answer.time_us)

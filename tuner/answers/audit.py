@@ -22,9 +22,11 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.nouns import Choice
 from tuner.base.numerics import is_time
 from tuner.base.records import json_form, sha256
+from tuner.emulator.group import Operation
+from tuner.emulator.request import Request
 from tuner.oracle import library, process
 from tuner.oracle.api import Oracle
-from tuner.oracle.launches import LaunchedCall, PluginQuestion, TunedCall
+from tuner.oracle.launches import PluginQuestion, TunedCall
 from tuner.plugin import loading
 from tuner.scenario import Scenario
 
@@ -36,7 +38,7 @@ INTERFACE = expression(r"ncclTunerPlugin_v(\d+)")
 OLDEST_WITH_COSTS = 3  # of NCCL's tuner interfaces
 
 IGNORED_US = -1.0  # of a cell that NCCL itself does not consider
-Answers: TypeAlias = Mapping[LaunchedCall, tuple[TunedCall, TunedCall]]  # without the tuner, and with it
+Answers: TypeAlias = Mapping[Operation, tuple[TunedCall, TunedCall]]  # without the tuner, and with it
 
 # Codes of what makes ranks choose differently; a call counts for the first that explains it.
 DRIFTS, BY_RANK, BY_ORDER, BY_PLACE, BY_CLOCK = "repeat", "rank", "order", "place", "clock"
@@ -192,11 +194,11 @@ class _Faults:
 
     def __init__(self) -> None:
         self._runs: dict[str, list[AuditedRun]] = defaultdict(list)
-        self._calls: dict[str, list[LaunchedCall]] = defaultdict(list)
+        self._calls: dict[str, list[Operation]] = defaultdict(list)
         self._kinds: dict[str, tuple[Severity, dict[str, object]]] = {}
 
     def of(
-        self, name: str, severity: Severity, run: AuditedRun, calls: Sequence[LaunchedCall] = (), **facts: object
+        self, name: str, severity: Severity, run: AuditedRun, calls: Sequence[Operation] = (), **facts: object
     ) -> None:
         """Notes a fault that these calls of a run show; the finding has the facts that were noted first."""
         self._kinds.setdefault(name, (severity, facts))
@@ -218,7 +220,7 @@ class _Faults:
         }
         if calls:
             first = calls[0]
-            where |= {"calls": len(calls), "collective": first.collective.name, "bytes": first.bytes}
+            where |= {"calls": len(calls), "collective": first.request.collective.name, "bytes": first.bytes}
         return where
 
 
@@ -235,15 +237,15 @@ class _Run:
         self.run, self.timeout_s, self.faults = run, timeout_s, faults
         self.plain = replace(scenario.oracle_configuration(), plugin=None)
         self.recorded = replace(self.plain, plugin=Path(os.path.abspath(file)), record_plugin=True)
-        self.answers: dict[LaunchedCall, tuple[TunedCall, TunedCall]] = {}  # without the tuner, and with it
-        self._explained: set[LaunchedCall] = set()  # calls whose answers are known to differ
+        self.answers: dict[Operation, tuple[TunedCall, TunedCall]] = {}  # without the tuner, and with it
+        self._explained: set[Operation] = set()  # calls whose answers are known to differ
 
     def made(self, collectives: Sequence[Collective], sizes: Sequence[int]) -> AuditedRun:
         """Asks everything and returns the run; if a process ends early, the run has what was answered until then."""
         with Oracle(self.plain, self.timeout_s) as oracle:
             calls = _calls(oracle, collectives, sizes)
             own = {call: oracle.launch_tuned(call) for call in calls}
-        first: dict[LaunchedCall, TunedCall] = {}
+        first: dict[Operation, TunedCall] = {}
         with contextlib.suppress(_Stopped):
             self._at_home(calls, first)
             self._elsewhere(calls, first)
@@ -267,10 +269,10 @@ class _Run:
             changes=tuple(_changes(self.answers.values())),
         )
 
-    def _found(self, name: str, severity: Severity, *calls: LaunchedCall, **facts: object) -> None:
+    def _found(self, name: str, severity: Severity, *calls: Operation, **facts: object) -> None:
         self.faults.of(name, severity, self.run, calls, **facts)
 
-    def _at_home(self, calls: Sequence[LaunchedCall], first: dict[LaunchedCall, TunedCall]) -> None:
+    def _at_home(self, calls: Sequence[Operation], first: dict[Operation, TunedCall]) -> None:
         """Asks on rank 0, then repeats each call, asks it on every other rank, makes a second pass, and compares the
         answers.
         """
@@ -288,7 +290,7 @@ class _Run:
         self._compare(BY_ORDER, first, later)
         self._compare(BY_RANK, first, others)
 
-    def _elsewhere(self, calls: Sequence[LaunchedCall], first: Mapping[LaunchedCall, TunedCall]) -> None:
+    def _elsewhere(self, calls: Sequence[Operation], first: Mapping[Operation, TunedCall]) -> None:
         """Asks a new process the same calls in reverse order, at a later time and on another host."""
         for name, order, disguise in (
             (BY_ORDER, calls[::-1], None),
@@ -300,7 +302,7 @@ class _Run:
             self._compare(name, first, others)
 
     def _compare(
-        self, name: str, first: Mapping[LaunchedCall, TunedCall], others: Sequence[tuple[LaunchedCall, TunedCall]]
+        self, name: str, first: Mapping[Operation, TunedCall], others: Sequence[tuple[Operation, TunedCall]]
     ) -> None:
         differ = {call: None for call, tuned in others if _answer(tuned) != _answer(first[call])}
         fresh = [call for call in differ if call not in self._explained]
@@ -309,11 +311,11 @@ class _Run:
             self._explained.update(fresh)
 
     @contextlib.contextmanager
-    def _opened(self, disguise: tuple[int, bool] | None = None) -> Iterator[Callable[[LaunchedCall, int], TunedCall]]:
+    def _opened(self, disguise: tuple[int, bool] | None = None) -> Iterator[Callable[[Operation, int], TunedCall]]:
         """A process with the tuner. If it crashes, hangs or does not start, notes a fault and raises _Stopped."""
-        asked: list[LaunchedCall] = []
+        asked: list[Operation] = []
 
-        def ask(call: LaunchedCall, rank: int) -> TunedCall:
+        def ask(call: Operation, rank: int) -> TunedCall:
             asked[:] = [call]
             return oracle.launch_tuned(call, rank)
 
@@ -356,14 +358,14 @@ class _Run:
             self._found("channels", Severity.FAULT, tuned.call, channels=said.channels, most=MOST_CHANNELS)
 
 
-def _calls(oracle: Oracle, collectives: Sequence[Collective], sizes: Sequence[int]) -> list[LaunchedCall]:
+def _calls(oracle: Oracle, collectives: Sequence[Collective], sizes: Sequence[int]) -> list[Operation]:
     """The calls to ask about: float32 sums, of the nearest sizes that each collective can have on the oracle's
     ranks.
     """
     fitting = dict.fromkeys(
         (kind, oracle.reachable(kind, DataType.float32, size)[0]) for kind, size in product(collectives, sizes)
     )
-    return [LaunchedCall(kind, DataType.float32, Op.sum, size) for kind, size in fitting]
+    return [Operation(Request(kind, DataType.float32, Op.sum), size) for kind, size in fitting]
 
 
 def _changed(said: PluginQuestion) -> NDArray[np.bool_]:
@@ -396,10 +398,10 @@ def _changes(answers: Iterable[tuple[TunedCall, TunedCall]]) -> Iterator[Changed
             own_us, tuned_us = (float(times_us[each.algo_proto]) for each in (own.choice, tuned.choice))
             if own_us > 0 and tuned_us > 0 and is_time(tuned_us):
                 percent = 100 * (tuned_us / own_us - 1)
-        yield ChangedCall(own.call.collective, own.call.bytes, own.choice, tuned.choice, percent)
+        yield ChangedCall(own.call.request.collective, own.call.bytes, own.choice, tuned.choice, percent)
 
 
-def _new(before: Answers | None, now: Answers) -> list[LaunchedCall] | None:
+def _new(before: Answers | None, now: Answers) -> list[Operation] | None:
     """Calls that run differently than under the previous release, although NCCL without the tuner runs them in the same
     way; None for the first release.
     """

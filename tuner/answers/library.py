@@ -25,7 +25,7 @@ from tuner.machine.graphs import OrderedGraph
 from tuner.oracle import search
 from tuner.oracle.answers import LoggedSymmetricKernel, OracleLaunch
 from tuner.oracle.api import Oracle
-from tuner.oracle.launches import GroupKernel, LaunchedCall
+from tuner.oracle.launches import GroupKernel
 from tuner.oracle.preloaded import preloaded
 from tuner.scenario import Scenario
 
@@ -59,13 +59,9 @@ def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: flo
     No release shows the identity of a call (``call``, ``choice``) or a choice's ``time_us``. Up to 2.23 a call's
     collective and bytes are not shown either; up to 2.21 also not those of a choice.
     """
-    calls = [
-        LaunchedCall(each.request.collective, each.request.dtype, each.request.op, each.bytes) for each in operations
-    ]
-    request = operations[0].request  # all have the same buffers
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         ranks = oracle.configuration.ranks
-        group = oracle.launch_group(calls, request.buffers, request.in_place, request.windows)
+        group = oracle.launch_group(operations)
     kernels = tuple(
         _symmetric(kernel, kernel.symmetric)
         if kernel.symmetric

@@ -192,11 +192,10 @@ def mixed_from_emulator(
     buffers: Buffers = Buffers.plain,
 ) -> MixedAnswer:
     """What NCCL makes of calls on such ``buffers``. BadInput for what is not emulated."""
-    group = mixed.plan(Selection(p2p_context.communicator), p2p_context, operations, calls, buffers)
-    choice_of = {place: number for number, choice in enumerate(group.choices) for place in choice.places}
+    kernels, made = mixed.plan(Selection(p2p_context.communicator), p2p_context, operations, calls, buffers)
+    choice_of = {place: number for number, choice in enumerate(made) for place in choice.places}
     choices = (
-        ChoiceAnswer(each.request.collective, each.bytes, each.pipelined, shortest(each.time_us))
-        for each in group.choices
+        ChoiceAnswer(each.request.collective, each.bytes, each.pipelined, shortest(each.time_us)) for each in made
     )
     channels = p2p_context.channels
     return MixedAnswer(
@@ -204,7 +203,7 @@ def mixed_from_emulator(
         p2p_context.order.rank,
         channels.channels,
         channels.per_peer,
-        tuple(_kernel(each, choice_of) for each in group.kernels),
+        tuple(_kernel(each, choice_of) for each in kernels),
         tuple(choices),
     )
 

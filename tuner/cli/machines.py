@@ -128,12 +128,12 @@ def _print_topology(name: str, changes: tuple[str, ...], out: Path | None) -> No
 def _print_completed(file: Path, added: "ListingAdditions", out: Path | None) -> None:
     from tuner.machine.listings import completed
 
-    made = completed(file, added)
+    topology, notes = completed(file, added)
     if not json_wanted():
-        for note in made.notes:
+        for note in notes:
             say(f"note: {note}", err=True)
     record = {"file": str(file), "gpu": added.gpu, "nccl": release.names()[-1]}
-    _deliver(made.topology, {**record, "topology": made.topology, "notes": made.notes}, out)
+    _deliver(topology, {**record, "topology": topology, "notes": notes}, out)
 
 
 def _deliver(topology: str, record: Mapping[str, object], out: Path | None) -> None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import TunerError
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Protocol
-from tuner.base.numerics import FloatArray, SizeArray, ceil_div, f32
+from tuner.base.numerics import SizeArray, ceil_div, f32
 from tuner.emulator import ranges
 from tuner.emulator.communicator import Comm
 from tuner.emulator.ranges import followed
@@ -69,21 +69,6 @@ class _Table(ctypes.Structure):
         ("buckets", ctypes.c_void_p),
         ("count", ctypes.c_uint64),
     )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LookedUp:
-    """Looked-up picks, arrays [size]: numbers of algorithm and protocol, times, numbers of channels and threads.
-
-    ``unanswered`` counts the sizes that the table does not answer; they have 0 channels.
-    """
-
-    algorithm: NDArray[np.int8]
-    protocol: NDArray[np.int8]
-    time_us: FloatArray
-    channels: NDArray[np.uint16]
-    threads: NDArray[np.uint16]
-    unanswered: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,8 +142,9 @@ class PickTable:
     def _each(self) -> "list[_Row | None]":
         return [_Row.of(row) for row in self.rows]
 
-    def look_up(self, sizes: SizeArray) -> LookedUp:
-        """Looks up the picks of ``sizes``, an array of uint64 above 0."""
+    def look_up(self, sizes: SizeArray) -> tuple[Picks, int]:
+        """Looks up the picks of ``sizes``, an array of uint64 above 0. Returns also how many of these sizes the table
+        does not answer; they have 0 channels."""
         if self._library is None:
             return self._by_numpy(sizes)
         count, sizes = len(sizes), np.ascontiguousarray(sizes)
@@ -167,9 +153,9 @@ class PickTable:
         channels, threads = np.empty(count, np.uint16), np.empty(count, np.uint16)
         addresses = (array.ctypes.data for array in (algorithm, protocol, time_us, channels, threads))
         unanswered = self._library.nccl_tuner_pick(ctypes.byref(self._table), sizes.ctypes.data, count, *addresses)
-        return LookedUp(algorithm, protocol, time_us, channels, threads, unanswered)
+        return Picks(sizes, algorithm, protocol, time_us, channels, threads), unanswered
 
-    def _by_numpy(self, sizes: SizeArray) -> LookedUp:
+    def _by_numpy(self, sizes: SizeArray) -> tuple[Picks, int]:
         at = np.searchsorted(self.from_bytes, sizes, side="right") - 1
         outside = (at < 0) | (at >= len(self.rows))
         at[outside] = 0
@@ -180,7 +166,7 @@ class PickTable:
         channels = rows["channels"].take(at)
         channels[outside] = 0
         found = rows["algorithm"].take(at), rows["protocol"].take(at), time_us, channels, rows["threads"].take(at)
-        return LookedUp(*found, int(np.count_nonzero(channels == 0)))
+        return Picks(sizes, *found), int(np.count_nonzero(channels == 0))
 
 
 class CompiledSelection(Selection):
@@ -207,14 +193,13 @@ class CompiledSelection(Selection):
         table = self._table_that_pays(request, len(nbytes))
         if table is None:
             return self.model_pick(request, nbytes)
-        found = table.look_up(nbytes)
-        if found.unanswered:
+        found, unanswered = table.look_up(nbytes)
+        if unanswered:
             left = found.channels == 0
             by_model = self.model_pick(request, nbytes[left])
-            found.algorithm[left], found.protocol[left] = by_model.algorithm, by_model.protocol
-            found.time_us[left], found.channels[left] = by_model.time_us, by_model.channels
-            found.threads[left] = by_model.threads
-        return Picks(nbytes, found.algorithm, found.protocol, found.time_us, found.channels, found.threads)
+            for array, computed in zip(found.stored[1:], by_model.stored[1:], strict=True):
+                array[left] = computed
+        return found
 
     def _table_that_pays(self, request: Request, count: int) -> PickTable | None:
         if request not in self._pick_tables:
@@ -317,7 +302,7 @@ def _is_the_model(selection: Selection, request: Request, table: PickTable, with
     """Whether the table equals the model, bit for bit, at the first, the middle and the last size of its ranges."""
     starts, ends = table.from_bytes[:-1], table.from_bytes[1:] - np.uint64(1)
     sizes = np.concatenate([starts, starts + (ends - starts) // np.uint64(2), ends])
-    looked, picks = table.look_up(sizes), selection.model_pick(request, sizes)
+    (looked, _), picks = table.look_up(sizes), selection.model_pick(request, sizes)
     there = looked.channels > 0
     return all(
         np.array_equal(getattr(looked, name)[there], getattr(picks, name)[there])

@@ -17,7 +17,6 @@ from itertools import combinations, permutations
 import numpy as np
 
 from tuner import release
-from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTopology, NcclFails
 from tuner.base.names import Pattern
 from tuner.base.numerics import f32
@@ -284,14 +283,13 @@ def _peer_links(text: str, nccl: str) -> PeerLinks:
     system = prepared(request, loaded, variables)
     gpus = sorted(system.gpus, key=lambda gpu: gpu.rank)
     types = [gpu.paths[DeviceKind.GPU][system.number(peer)].type for gpu, peer in permutations(gpus, 2)]
-    pairs = _Pairs(system, loaded)
     farthest = loaded.exchange.all_nvlink == "farthest"
     decisive = max(types, default=system.types.LOC) if farthest else min(types, default=system.types.DIS)
     local = LocalNets(system, loaded.search.routing, loaded.limits.max_channels, variables)
     peers = Peers(system, loaded.search.routing, variables)
     return PeerLinks(
         all_nvlink=decisive < system.types.PIX,
-        local_channels=min((pairs.between(*each) for each in permutations(gpus, 2)), default=None),
+        local_channels=min((_channels_between(system, loaded, *each) for each in permutations(gpus, 2)), default=None),
         adapters=tuple(_adapters(system, gpu, local, loaded) for gpu in gpus) if system.several_nodes else (),
         all_peer_to_peer=all(
             peers.peer_to_peer(*each) and peers.relay(*each) is None for each in permutations(gpus, 2)
@@ -324,18 +322,12 @@ def _access(system: System, gpus: Sequence[GpuDevice], adapters: Adapters) -> tu
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """The number of channels for sends and receives between each pair of GPUs of a node."""
-
-    system: System
-    nccl: Release
-
-    def between(self, gpu: GpuDevice, peer: GpuDevice) -> int:
-        path, types = peer.paths[DeviceKind.GPU][self.system.number(gpu)], self.system.types
-        if path.type != types.NVL and not (self.nccl.exchange.nvb_counts_links and path.type == types.NVB):
-            return CHANNELS_WITHOUT_NVLINK
-        return 2 * max(1, int(f32(path.gbs) / f32(nvlink_gbs(gpu, self.nccl.search.devices))))
+def _channels_between(system: System, nccl: Release, gpu: GpuDevice, peer: GpuDevice) -> int:
+    """The number of channels for sends and receives between two GPUs of a node."""
+    path, types = peer.paths[DeviceKind.GPU][system.number(gpu)], system.types
+    if path.type != types.NVL and not (nccl.exchange.nvb_counts_links and path.type == types.NVB):
+        return CHANNELS_WITHOUT_NVLINK
+    return 2 * max(1, int(f32(path.gbs) / f32(nvlink_gbs(gpu, nccl.search.devices))))
 
 
 def _adapters(system: System, gpu: GpuDevice, local: LocalNets, nccl: Release) -> tuple[int, float]:

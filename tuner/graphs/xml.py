@@ -19,7 +19,7 @@ from tuner.base.errors import BadInput, BadTopology, NcclFails, Remedy
 from tuner.base.numerics import parse_long
 from tuner.graphs.request import SearchRequest
 from tuner.machine import adapters
-from tuner.machine.adapters import NameList
+from tuner.machine.adapters import is_listed, name_list
 from tuner.machine.topology import Gpu, Net, Topology
 from tuner.release.environment import Environment
 from tuner.release.search import Devices, Merging, Search, XmlReading
@@ -232,12 +232,12 @@ class _Groups:
         return True
 
     def _force(self, text: str) -> None:
-        wanted = NameList.parse(text, self.rules.most)
-        if not wanted.entries:
+        wanted = name_list(text, self.rules.most)
+        if not wanted:
             raise self._refused(f"NCCL hangs on a group without a name, such as {text!r}")
-        group = tuple(n for n, (name, port) in enumerate(self.adapters) if wanted.matches(name, port, exact=True))
-        if len(group) != len(wanted.entries) or not self._make(group):
-            why = f"{NETWORK} is 0" if len(group) == len(wanted.entries) else f"{len(group)} adapters match it"
+        group = tuple(n for n, (name, port) in enumerate(self.adapters) if is_listed(wanted, name, port, exact=True))
+        if len(group) != len(wanted) or not self._make(group):
+            why = f"{NETWORK} is 0" if len(group) == len(wanted) else f"{len(group)} adapters match it"
             raise self._refused(f"NCCL refuses the group {text!r}, as {why}")
         self.placed.update(group)
 

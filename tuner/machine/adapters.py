@@ -9,7 +9,7 @@ src/misc/utils.cc, v2.28.9-1.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
@@ -63,29 +63,27 @@ class NamedAdapter:
     gpu_direct: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class NameList:
-    """A list of adapters in the form ``name,name:port``."""
+NameList: TypeAlias = tuple[tuple[str, int], ...]  # names of adapters or their beginnings, with ports or ANY_PORT
 
-    entries: tuple[tuple[str, int], ...]
 
-    @classmethod
-    def parse(cls, text: str, most: int) -> "NameList":
-        """Reads a list. Entries beyond ``most``, and entries without a name, are ignored."""
-        pairs = [entry.partition(":") for entry in text.split(",")]
-        entries = [(name, _port(port) if colon else ANY_PORT) for name, colon, port in pairs if name]
-        return cls(tuple(entries[:most]))
+def name_list(text: str, most: int) -> NameList:
+    """Reads a list of adapters in the form ``name,name:port``. Entries beyond ``most``, and entries without a name, are
+    ignored."""
+    pairs = [entry.partition(":") for entry in text.split(",")]
+    entries = [(name, _port(port) if colon else ANY_PORT) for name, colon, port in pairs if name]
+    return tuple(entries[:most])
 
-    def matches(self, name: str, port: int | None, exact: bool) -> bool:
-        """Whether an entry of the list equals the name or, unless ``exact``, is the beginning of the name; an empty
-        list matches every name.
 
-        Without a ``port``, the ports in the list are ignored.
-        """
-        return not self.entries or any(
-            (name == entry if exact else name.startswith(entry)) and (port is None or of_port in (ANY_PORT, port))
-            for entry, of_port in self.entries
-        )
+def is_listed(wanted: NameList, name: str, port: int | None, exact: bool) -> bool:
+    """Whether an entry of the list equals the name or, unless ``exact``, is the beginning of the name; an empty list
+    matches every name.
+
+    Without a ``port``, the ports in the list are ignored.
+    """
+    return not wanted or any(
+        (name == entry if exact else name.startswith(entry)) and (port is None or of_port in (ANY_PORT, port))
+        for entry, of_port in wanted
+    )
 
 
 def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]:
@@ -98,7 +96,7 @@ def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]
         return list(range(len(adapters)))
     excludes = text.startswith("^")
     exact = text[excludes:].startswith("=")
-    wanted = NameList.parse(text[excludes + exact :], MOST_ENTRIES)
+    wanted = name_list(text[excludes + exact :], MOST_ENTRIES)
     if any(entry.count(":") > 1 for entry in text.split(",")):
         raise BadInput(
             f"{SELECT}={text!r}: rails and planes are not emulated: give NAME or NAME:PORT, several with commas "
@@ -122,7 +120,7 @@ def _is_wanted(wanted: NameList, name: str, port: int, exact: bool) -> bool:
     """Whether a list selects an adapter. A merged adapter is selected if the list names all adapters that it consists
     of, whatever their ports."""
     parts = name.split("+")
-    return all(wanted.matches(part, None if len(parts) > 1 else port, exact) for part in parts)
+    return all(is_listed(wanted, part, None if len(parts) > 1 else port, exact) for part in parts)
 
 
 def mergeable(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:

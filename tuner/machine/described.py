@@ -107,8 +107,7 @@ def read(name: str) -> DescribedMachine | None:
     parts.check(name)
     root = parts.root()
     cpu(root, _cpus()[cpu_name], f"machine {name!r}")
-    text = skeleton.SkeletonText(to_text(root), name)
-    topology = skeleton.completed(text, model.name, float(gbps) if adapters else None, None)
+    topology = skeleton.completed(to_text(root), model.name, float(gbps) if adapters else None, None, name)
     title = f"{count} x {model.title} on {sockets} x {cpu_name}"
     return DescribedMachine(plain, title, model, int(count), topology, tuple(parts.notes()))
 

@@ -5,7 +5,7 @@ A graph that NCCL did not search is absent from the mapping. NCCL then computes 
 
 import json
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field
 from itertools import groupby, product
 from pathlib import Path
@@ -100,15 +100,17 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
     if root.tag != "graphs":
         raise BadTopology(f"{path}: the root element is <{root.tag}>, not <graphs>, as NCCL_GRAPH_DUMP_FILE writes it")
     channel = next((channel for graph in root.findall("graph") for channel in graph.findall("channel")), None)
-    devs = [_dev(gpu, path) for gpu in channel.iter("gpu")] if channel is not None else []
-    place = _dev if len(set(devs)) == len(devs) else _rank  # GPUs that ranks share occur several times
-    places = _Places(sorted({place(gpu, path) for gpu in channel.iter("gpu")} if channel is not None else ()), place)
+    listed = list(channel.iter("gpu")) if channel is not None else []
+    devs = {_whole(gpu, "dev", path) for gpu in listed}
+    # GPUs that ranks share occur several times; only releases that let ranks share a GPU write the ranks
+    attribute = "dev" if len(devs) == len(listed) else "rank"
+    gpus = sorted({_whole(gpu, attribute, path) for gpu in listed})
     named = [(DUMP_IDS.get(_number(element, "id", path, int)), element) for element in root.iter("graph")]
     # Up to 2.22 it has collnet_chain's id and comes first; up to 2.21 there is only one such graph
     if "collnet_direct" not in dict(named):
         named += [("collnet_direct", element) for name, element in named if name == "collnet_chain"][:1]
     graphs = {
-        name: _graph(name, element, places, path)
+        name: _graph(name, element, (attribute, gpus), path)
         for name, element in named
         if name is not None and _number(element, "nchannels", path, int) > 0
     }
@@ -117,7 +119,7 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
         raise BadTopology(
             f"{path}: has no {' and no '.join(missing)} graph with channels, although NCCL always finds both"
         )
-    return graphs, len(places.all)
+    return graphs, len(gpus)
 
 
 def read_orders(dump: str) -> dict[str, tuple[tuple[str, ...], ...]]:
@@ -158,16 +160,8 @@ def _head_of(order: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(device for device in order if device not in gpus or device is gpus[0])
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """How a dump distinguishes the ranks of a node: the values of an attribute in order, and the function that reads
-    it."""
-
-    all: Sequence[int]
-    of: Callable[[Element, Path], int]
-
-
-def _graph(name: str, element: Element, places: _Places, path: Path) -> Graph:
+def _graph(name: str, element: Element, gpus: tuple[str, Sequence[int]], path: Path) -> Graph:
+    """The graph of an element; ``gpus``: the attribute that tells a dump's ranks apart, and its values in order."""
     pattern = _number(element, "pattern", path, int)
     if pattern not in list(Pattern):
         valid = one_of(f"{known.value} ({known.name})" for known in Pattern)
@@ -182,30 +176,21 @@ def _graph(name: str, element: Element, places: _Places, path: Path) -> Graph:
         type_intra=_path_type(element, "typeintra", path),
         type_inter=_path_type(element, "typeinter", path),
         cross_nic=_number(element, "crossnic", path, int, default="0"),
-        heads=_heads(element, places, path) if name in ENTER_THE_NETWORK else None,
+        heads=_heads(element, gpus, path) if name in ENTER_THE_NETWORK else None,
     )
 
 
-def _heads(element: Element, places: _Places, path: Path) -> tuple[int, ...] | None:
+def _heads(element: Element, known: tuple[str, Sequence[int]], path: Path) -> tuple[int, ...] | None:
     """The first GPU of each channel, as indices of the dump's GPUs; None if these are all of the GPUs."""
-    gpus = places.all
-    firsts = {places.of(gpu, path) for channel in element.iter("channel") for gpu in channel.findall("gpu")[:1]}
+    attribute, gpus = known
+    firsts = {_whole(gpu, attribute, path) for channel in element.iter("channel") for gpu in channel.findall("gpu")[:1]}
     if unknown := firsts - set(gpus):
         raise BadTopology(f"{path}: a channel starts at GPU {min(unknown)}; {one_of(gpus)}, those of the first channel")
     return None if len(firsts) == len(gpus) else tuple(gpus.index(dev) for dev in sorted(firsts))
 
 
-def _dev(gpu: Element, path: Path) -> int:
-    """A GPU's number, which is decimal, or hexadecimal with 0x in newer releases."""
-    return _whole(gpu, "dev", path)
-
-
-def _rank(gpu: Element, path: Path) -> int:
-    """A rank's number; only releases that let ranks share a GPU write it."""
-    return _whole(gpu, "rank", path)
-
-
 def _whole(gpu: Element, name: str, path: Path) -> int:
+    """A number of a GPU, which is decimal, or hexadecimal with 0x in newer releases."""
     text = gpu.get(name, "")
     try:
         return int(text, 0)

@@ -39,14 +39,6 @@ FIRST_GUID = 0x2000000000000000  # guids are invented and distinct, because NCCL
 
 
 @dataclass(frozen=True, slots=True)
-class SkeletonText:
-    """The text of a skeleton that is not in a file; messages call it ``where``."""
-
-    text: str
-    where: str
-
-
-@dataclass(frozen=True, slots=True)
 class Skeleton:
     """A topology file that does not describe its GPUs and adapters, and what the simulated machine reports about these.
 
@@ -103,14 +95,17 @@ def name_of(file: Path) -> str:
     return f"{file.name} {sha256(read_bytes(file, BadTopology, MAX_BYTES)).hexdigest()[:8]}"
 
 
-def read(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:
-    """Reads a skeleton for a machine whose GPUs are all of model ``gpu``.
+def read(
+    source: str | Path, gpu: str, net_gbps: float | None, net_latency_us: float | None, where: str = "topology"
+) -> Skeleton:
+    """Reads a skeleton, from a file (a ``Path``) or a text (a ``str``), for a machine whose GPUs are all of model
+    ``gpu``. Errors about a text call it ``where``.
 
     Adapters without a <net> get ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` (if absent: 0, as NCCL's own
     networks report). BadTopology if the file lacks something else, BadInput if an argument contradicts the file.
     """
     model = gpus.load(gpu)
-    skeleton = _File(file)
+    skeleton = _File(source, where)
     skeleton.check_places()
     placed = skeleton.gpus()
     if not placed:
@@ -134,10 +129,12 @@ def read(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net_late
 
 
 @cache
-def completed(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> str:
+def completed(
+    source: str | Path, gpu: str, net_gbps: float | None, net_latency_us: float | None, where: str = "topology"
+) -> str:
     """The topology that NCCL makes from a skeleton: every device of the machine, and no ranks. Raises the errors of
     :func:`read`."""
-    described = read(file, gpu, net_gbps, net_latency_us)
+    described = read(source, gpu, net_gbps, net_latency_us, where)
     root = ET.fromstring(described.topology)
     for pci in root.iter("pci"):
         own = pci.find("gpu")
@@ -176,11 +173,11 @@ def _trim(element: ET.Element) -> bool:
 class _File:
     """A topology file as text, and as a tree that is completed with the answers of the simulated machine."""
 
-    def __init__(self, file: Path | SkeletonText) -> None:
-        if isinstance(file, SkeletonText):
-            self.where, data = file.where, file.text.encode()
+    def __init__(self, source: str | Path, where: str = "topology") -> None:
+        if isinstance(source, str):
+            self.where, data = where, source.encode()
         else:
-            self.where, data = str(file), read_bytes(file, BadTopology, MAX_BYTES)
+            self.where, data = str(source), read_bytes(source, BadTopology, MAX_BYTES)
         self.elements = parse(data, self.where)
         if self.elements[0].tag != "system":
             self.elements[0].fail("is not a topology; valid root: <system>")

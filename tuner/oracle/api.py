@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.extras import bindings
 from tuner.base.names import SYMMETRIC, Algorithm, Buffers, Collective, DataType, Op, Windows
 from tuner.emulator.connect.nodes import Connected
+from tuner.emulator.group import Operation
 from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.rules import call_configuration
 from tuner.oracle import facts, launches, messages, start
@@ -74,9 +76,10 @@ class Oracle:
             raise
 
     def _start(self) -> None:
-        configuration = self.configuration
+        configuration, child = self.configuration, self._child
         started: messages.Started = self._request(
-            start.request(self._prepared, self._child), f"initialising {configuration.ranks} ranks"
+            start.request(self._prepared, child.log, child.topologies, child.sysfs),
+            f"initialising {configuration.ranks} ranks",
         )
         if not self._warned:
             self._check_log()
@@ -199,43 +202,36 @@ class Oracle:
 
     def launch_group(
         self,
-        calls: Sequence[launches.LaunchedCall],
-        buffers: Buffers = Buffers.plain,
-        in_place: bool = False,
-        windows: Windows = SYMMETRIC,
+        calls: Sequence[Operation],
     ) -> launches.LaunchedGroup:
         """Makes NCCL launch all calls on rank 0 as one group (ncclGroupStart, ncclGroupEnd).
 
-        All calls have the same kind of buffers; on graph buffers they are captured into one CUDA graph.
+        All calls have the kind of buffers of the first; on graph buffers they are captured into one CUDA graph.
         """
         self._check_ranks()
-        self._check_registers(buffers)
         if not calls:
             raise BadInput("a group without a collective launches nothing: add one")
-        requests = [
-            Request(call.collective, call.dtype, call.op, in_place=in_place, configuration=call.configuration)
-            for call in calls
-        ]
-        issued = [self._call(each, call.bytes, buffers) for each, call in zip(requests, calls, strict=True)]
+        buffers = calls[0].request.buffers
+        self._check_registers(buffers)
+        issued = tuple(self._call(call.request, call.bytes, buffers, call.root) for call in calls)
         what = f"launching a group of {len(calls)} collectives"
-        registration = _registration(buffers, windows)
-        group = messages.GroupMessage(tuple(issued), buffers=registration, captured=buffers is Buffers.graph)
+        registration = _registration(buffers, calls[0].request.windows)
+        group = messages.GroupMessage(issued, buffers=registration, captured=buffers is Buffers.graph)
         answer: messages.GroupAnswerMessage = self._request(group, what)
         if answer.error is not None:
             raise self._child.failure(f"{what}: {answer.error}", returned=True)
         with self._explained(f"{what} gave "):
             return launches.read_groups(self._reader, answer, self._child.log_bytes(answer.log_start, answer.log_end))
 
-    def launch_tuned(self, call: launches.LaunchedCall, rank: int = 0) -> launches.TunedCall:
+    def launch_tuned(self, call: Operation, rank: int = 0) -> launches.TunedCall:
         """Makes NCCL launch one call on ``rank``. Returns the launch, or NCCL's error, with the questions to the
         wrapped plugin.
 
         NCCL may ask the plugin several times; its last question is the one that decides.
         """
         self._check_ranks()
-        request = Request(call.collective, call.dtype, call.op, configuration=call.configuration)
-        group = messages.GroupMessage((self._call(request, call.bytes),), rank=rank)
-        what = f"launching {call.collective.name} of {call.bytes} bytes on rank {rank}"
+        group = messages.GroupMessage((self._call(call.request, call.bytes, root=call.root),), rank=rank)
+        what = f"launching {call.request.collective.name} of {call.bytes} bytes on rank {rank}"
         answer: messages.GroupAnswerMessage = self._request(group, what)
         with self._explained(f"{what} gave "):
             log = self._child.log_bytes(answer.log_start, answer.log_end)
@@ -305,16 +301,17 @@ class Oracle:
         """The number of questions that the forcing plugin was asked, and what it did, since its table was set."""
         return SeenByPlugin.of(self._forcing(messages.Read.counts, "asking the forcing plugin"))
 
-    def _forcing(self, request: messages.Request, what: str) -> messages.SeenMessage:
+    def _forcing(self, request: messages.Request, what: str) -> Any:
         if self.configuration.plugin is None or not self.configuration.plugin.samefile(forcing_path()):
             raise BadInput(f"{what} needs the forcing plugin: plugin={forcing_path()}")
-        counts: messages.SeenMessage = self._request(request, what)
-        return counts
+        return bindings("_force").ffi.from_buffer("struct nccl_tuner_seen *", self._request(request, what))
 
     def _step(self, request: Request) -> int:
         return request.unit_bytes(self.configuration.asked_ranks)
 
-    def _call(self, request: Request, size_bytes: int, kind: int = Buffers.plain) -> messages.CallMessage:
+    def _call(
+        self, request: Request, size_bytes: int, kind: int = Buffers.plain, root: int = 0
+    ) -> messages.CallMessage:
         size, step, most = int(size_bytes), self._step(request), self._buffer_bytes[kind]
         if size < step or size % step:
             low, high = self.reachable(request.collective, request.dtype, size)
@@ -326,7 +323,7 @@ class Oracle:
             raise BadInput(f"{size} bytes is more than a simulated buffer holds: use up to {most}")
         of_type = int(request.collective), int(request.dtype), int(request.op)
         configured = call_configuration.in_fields(request.configuration)
-        return messages.CallMessage(*of_type, size // step, in_place=int(request.in_place), configuration=configured)
+        return messages.CallMessage(*of_type, size // step, root, int(request.in_place), configured)
 
     def _check_ranks(self) -> None:
         if self.configuration.asked_ranks == 1:

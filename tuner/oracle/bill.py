@@ -59,7 +59,7 @@ def bill(
     each = [issued(request, size, configuration.ranks) for request, size in calls]
     child = start.launch_child(prepared, PROGRAM)
     try:
-        first = start.request(prepared, child)
+        first = start.request(prepared, child.log, child.topologies, child.sysfs)
         stages = [_stage(INIT, None, child.request(first, timeout_s, f"connecting {configuration.ranks} ranks"))]
         if warnings := serious_warnings(child.log_lines()):
             raise child.failure(f"NCCL warned {len(warnings)} times while initialising")

@@ -2,8 +2,8 @@
 
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Mapping, Set
+from types import MappingProxyType
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTopology
@@ -45,19 +45,19 @@ class SimulatedNode:
 _ETHERNET = NetMessage("eth0", guid=1, speed_mbps=10000, port=1, max_comms=MAX_COMMS, gdr=0, latency_us=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Properties of a node that its topology does not show."""
-
-    nodes: int = 1  # nodes of the communicator
-    variables: Mapping[str, str] = field(default_factory=dict)  # NCCL_* variables
-    network_reduces: bool = False  # as in an OracleConfiguration
-    far_ends: frozenset[str] = frozenset()  # bus ids to which NVLinks lead and which the topology leaves out
-
-
-def read(host: Host, around: Surroundings) -> SimulatedNode:
+def read(
+    host: Host,
+    *,
+    nodes: int = 1,
+    variables: Mapping[str, str] = MappingProxyType({}),
+    network_reduces: bool = False,
+    far_ends: Set[str] = frozenset(),
+) -> SimulatedNode:
     """The GPUs and network devices of a node's topology XML, each ordered by ``dev``: the first GPUs, as far as they
     are used, and all network devices.
+
+    ``nodes``: those of the communicator; ``variables``: NCCL_*; ``network_reduces``: as in an OracleConfiguration;
+    ``far_ends``: bus ids to which NVLinks lead and which the topology leaves out.
 
     Each <cpu> of the topology, which is a NUMA node, becomes a socket. BadTopology if it is not a topology, BadInput if
     it has more devices than can be simulated.
@@ -73,18 +73,18 @@ def read(host: Host, around: Surroundings) -> SimulatedNode:
     if not 1 <= host.gpus <= most:
         raise BadInput(f"gpus_per_node is {host.gpus}: valid are 1 to {most}, as many as the topology has")
     named, nets = _nets(root)
-    used = adapters.used(named, around.variables)
+    used = adapters.used(named, variables)
     nets = [nets[number] for number in used]
     if len(nets) > MAX_NETS_PER_NODE:
         raise BadTopology(f"topology has {len(nets)} <net> elements; the oracle simulates at most {MAX_NETS_PER_NODE}")
-    if not nets and around.nodes > 1:
-        raise BadTopology(f"topology has no <net> element, which a communicator of {around.nodes} nodes needs")
-    coll_nets = len(nets) if around.network_reduces else 0
+    if not nets and nodes > 1:
+        raise BadTopology(f"topology has no <net> element, which a communicator of {nodes} nodes needs")
+    coll_nets = len(nets) if network_reduces else 0
     # 03 is the PCI class of displays
     to_switch = any(not link.get("tclass", "").startswith("0x03") for link in root.iter("nvlink"))
-    switched = to_switch or not {gpu.bus_id for _, gpu in listed}.issuperset(around.far_ends)
+    switched = to_switch or not {gpu.bus_id for _, gpu in listed}.issuperset(far_ends)
     gpus = tuple(gpu for _, gpu in listed[: host.gpus])
-    merges = adapters.mergeable(named, around.variables)
+    merges = adapters.mergeable(named, variables)
     return SimulatedNode(gpus, tuple(nets) or (_ETHERNET,), coll_nets, switched, merges)
 
 

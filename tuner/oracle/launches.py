@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, PeerCall, Protocol
 from tuner.base.nouns import Choice
-from tuner.emulator.request import CallConfiguration
+from tuner.emulator.group import Operation
 from tuner.oracle import answers, messages
 from tuner.oracle.answers import Contradiction, LoggedSymmetricKernel, Reader
 from tuner.oracle.messages import GroupAnswerMessage, KernelWorks
@@ -83,17 +83,6 @@ def _peers(calls: Iterable[IssuedCall], ranks: int) -> frozenset[int]:
         if isinstance(call.function, PeerCall):
             peers |= {call.root} if call.function in (PeerCall.Send, PeerCall.Recv) else set(range(ranks))
     return frozenset(peers)
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchedCall:
-    """One collective call of a group; ``bytes`` is NCCL's nBytes."""
-
-    collective: Collective
-    dtype: DataType
-    op: Op
-    bytes: int
-    configuration: CallConfiguration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +164,7 @@ class TunedCall:
     ``choice`` is None if NCCL returned ``error``, the text of an ncclResult_t.
     """
 
-    call: LaunchedCall
+    call: Operation
     questions: tuple[PluginQuestion, ...]
     choice: Choice | None
     error: str | None = None
@@ -216,7 +205,7 @@ def read_groups(reader: Reader, answer: GroupAnswerMessage, log: bytes) -> Launc
     return LaunchedGroup(tuple(launched), tuple(map(_question, questions)))
 
 
-def read_tuned(reader: Reader, call: LaunchedCall, answer: GroupAnswerMessage, log: bytes) -> TunedCall:
+def read_tuned(reader: Reader, call: Operation, answer: GroupAnswerMessage, log: bytes) -> TunedCall:
     """The launch of ``call`` that these records and the log describe. Contradiction unless there is one choice and one
     kernel.
 

@@ -424,21 +424,9 @@ class SetTable:
 class Read(Enum):
     """Asks for something that has no parameters."""
 
-    counts = "the forcing plugin's counts: a SeenMessage, as for SetTable"
+    counts = "the forcing plugin's counts, as for SetTable: the bytes of a struct nccl_tuner_seen"
     channels = "the channels of all ranks, read from NCCL's memory, and the adapters that NCCL uses: a ChannelsMessage"
     connections = "what NCCL recorded about every rank's connections: a RankConnections for each rank"
-
-
-@dataclass(frozen=True, slots=True)
-class SeenMessage:
-    """``struct nccl_tuner_seen``."""
-
-    calls: int
-    decided: int
-    unavailable: int
-    bytes: int
-    collective: int
-    costs_us: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,7 +464,7 @@ Groups = tuple[GroupMessage, ...]
 Request = Start | StartAgain | CallsMessage | GroupMessage | Groups | SetTable | Read
 Connections = tuple[RankConnections, ...]
 GroupAnswers = tuple[GroupAnswerMessage, ...]
-Reply = Started | Answers | GroupAnswerMessage | GroupAnswers | SeenMessage | ChannelsMessage | tuple[RankBill, ...]
+Reply = Started | Answers | GroupAnswerMessage | GroupAnswers | bytes | ChannelsMessage | tuple[RankBill, ...]
 
 
 @dataclass(frozen=True, slots=True)

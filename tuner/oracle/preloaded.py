@@ -33,15 +33,6 @@ _DEFAULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Paths of the files that processes use, as :func:`tuner.oracle.start.request` wants them."""
-
-    log: Path
-    topologies: tuple[Path, ...]
-    sysfs: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Preloaded:
     """What a program's processes need to start. ``library`` is the libnccl that they load."""
 
@@ -79,8 +70,7 @@ def preloaded(configuration: OracleConfiguration, processes_per_node: int | None
     prepared = start.prepare(configuration)
     with ScratchFolder("preload") as made:
         folder = Path(made)
-        places = Places(folder / "unused.log", (folder / "topology.xml",))
-        places.topologies[0].write_text(start.topologies(prepared)[0])
+        (topology := folder / "topology.xml").write_text(start.topologies(prepared)[0])
         for name in SIM_NAMES:
             (folder / name).symlink_to(SIM)
         assert NOT_A_PLUGIN is not None
@@ -88,9 +78,8 @@ def preloaded(configuration: OracleConfiguration, processes_per_node: int | None
         (folder / f"libnccl-tuner-{NO_TUNER}.so").symlink_to(NOT_A_PLUGIN.origin)
         library = prepared.library.path.resolve()
         (folder / "libnccl.so.2").symlink_to(library)
-        (folder / "plan").write_bytes(
-            _plan(start.request(prepared, places), library, processes_per_node or configuration.hosts[0].gpus)
-        )
+        request = start.request(prepared, folder / "unused.log", (topology,))
+        (folder / "plan").write_bytes(_plan(request, library, processes_per_node or configuration.hosts[0].gpus))
         (marker := folder / IN_THE_OPEN).touch()
         begun_s = marker.stat().st_mtime
         try:

@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tuner.base import children, extras
-from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleFailed, OracleUnavailable
 from tuner.base.expressions import expression
 from tuner.base.scratch import IN_THE_OPEN, ScratchFolder, clear_shared_memory
@@ -73,27 +73,27 @@ def check_platform() -> None:
     extras.require("_cffi_backend", "the oracle")
 
 
-@dataclass(frozen=True, slots=True)
-class ChildConfiguration:
-    """What a child process finds in its environment and scratch folder."""
-
-    topologies: tuple[str, ...]  # one for each kind of node
-    # For each host in an NVLink domain: its kind, and the topology that it reads
-    of_hosts: Mapping[int, tuple[int, str]]
-    env: Mapping[str, str]  # NCCL_* variables
-    tuner_plugin: Path | None = None
-    by_path: bool = False  # the plugin is loaded by its path, not by a name
-    pci_classes: Mapping[str, str] | None = None  # by bus id, in the child's sysfs
-    dumps_topology: bool = False  # NCCL writes the topology that it made
-    program: str = CHILD  # the module that answers
-
-
 class Child:
-    """One child process and its scratch folder. Every failure ends the child and raises OracleFailed."""
+    """One child process and its scratch folder. Every failure ends the child and raises OracleFailed.
 
-    def __init__(self, configuration: ChildConfiguration) -> None:
-        env, pci_classes = configuration.env, configuration.pci_classes
-        tuner_plugin = configuration.tuner_plugin
+    ``topologies``: texts, one for each kind of node; ``env``: NCCL_* variables; ``of_hosts``: for each host in an
+    NVLink domain its kind, and the topology that it reads; ``by_path``: the plugin is loaded by its path, not by a
+    name; ``pci_classes``: by bus id, in the child's sysfs; ``dumps_topology``: NCCL writes the topology that it made;
+    ``program``: the module that answers.
+    """
+
+    def __init__(
+        self,
+        topologies: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        of_hosts: Mapping[int, tuple[int, str]] = MappingProxyType({}),
+        tuner_plugin: Path | None = None,
+        by_path: bool = False,
+        pci_classes: Mapping[str, str] | None = None,
+        dumps_topology: bool = False,
+        program: str = CHILD,
+    ) -> None:
         check_platform()
         if refused := sorted(OWN_VARIABLES & env.keys()):
             raise BadInput(f"{', '.join(refused)} cannot be set for the oracle: it sets that itself")
@@ -105,10 +105,10 @@ class Child:
         self.graph = self.folder / "graph.xml"
         self.completed = self.folder / "completed.xml"
         self.sysfs = None if pci_classes is None else _sysfs(self.folder / "sysfs" / "pci", pci_classes)
-        self.topologies = [self.folder / f"topology{number}.xml" for number in range(len(configuration.topologies))]
-        for path, topology in zip(self.topologies, configuration.topologies, strict=True):
+        self.topologies = [self.folder / f"topology{number}.xml" for number in range(len(topologies))]
+        for path, topology in zip(self.topologies, topologies, strict=True):
             path.write_text(topology)
-        for number, (kind, topology) in configuration.of_hosts.items():
+        for number, (kind, topology) in of_hosts.items():
             self.topologies[kind].with_suffix(f".xml.{number}").write_text(topology)
         for name in SIM_NAMES:
             (self.folder / name).symlink_to(SIM)
@@ -118,17 +118,17 @@ class Child:
         tuner_value = NO_TUNER
         if tuner_plugin is not None:
             (self.folder / TUNER_NAME).symlink_to(tuner_plugin.resolve())
-            tuner_value = str(tuner_plugin.resolve()) if configuration.by_path else TUNER_NAME
+            tuner_value = str(tuner_plugin.resolve()) if by_path else TUNER_NAME
         (empty := self.folder / "empty").mkdir()
         self._socket, other = socket.socketpair()
         self._stream = self._socket.makefile("rwb")
         with other, (self.folder / "stderr").open("wb") as stderr:
             self._process = children.start(
-                configuration.program,
+                program,
                 str(other.fileno()),
                 str(self.folder),
                 cwd=empty,
-                env=self._environment(configuration, tuner_value),
+                env=self._environment(env, tuner_value, dumps_topology),
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
                 stderr=stderr,
@@ -136,7 +136,7 @@ class Child:
                 start_new_session=True,
             )
 
-    def _environment(self, configuration: ChildConfiguration, plugin: str) -> dict[str, str]:
+    def _environment(self, env: Mapping[str, str], plugin: str, dumps_topology: bool) -> dict[str, str]:
         given = children.environment()
         own = {name: value for name, value in given.items() if not name.startswith(_FOREIGN)}
         own["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(self.folder), own.get("LD_LIBRARY_PATH")]))
@@ -144,7 +144,7 @@ class Child:
             **own,
             # The default, the tuner in the network plugin's library, is the recorder.
             "NCCL_TUNER_NEXT": "none",
-            **children.environment(configuration.env),
+            **children.environment(env),
             # Every rank gets its own heap, as in a process of its own: 2.18 reads past the end of its list of adapters,
             # and crashed on data that other ranks had left there (ncclTopoSearchRecNet, src/graph/search.cc,
             # v2.18.3-1).
@@ -160,7 +160,7 @@ class Child:
             "NCCL_RAS_ENABLE": "0",
             "NCCL_SOCKET_IFNAME": "lo",
             "NCCL_TOPO_FILE": str(self.topologies[0]),
-            **({"NCCL_TOPO_DUMP_FILE": str(self.completed)} if configuration.dumps_topology else {}),
+            **({"NCCL_TOPO_DUMP_FILE": str(self.completed)} if dumps_topology else {}),
             "NCCL_TUNER_PLUGIN": plugin,
         }
 

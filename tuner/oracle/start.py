@@ -4,9 +4,9 @@ structs."""
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Protocol
 
 from tuner import release
 from tuner.base.dataclass import dataclass
@@ -27,7 +27,7 @@ from tuner.oracle.messages import (
     Start,
     Symbols,
 )
-from tuner.oracle.process import CHILD, SIM, Child, ChildConfiguration
+from tuner.oracle.process import CHILD, SIM, Child
 from tuner.plugin import loading
 from tuner.scenario.oracle_configuration import Host, OracleConfiguration
 
@@ -74,13 +74,14 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
     configuration."""
     _check(configuration)
     skeleton = configuration.skeleton
-    around = hardware.Surroundings(
+    read = partial(
+        hardware.read,
         nodes=len(configuration.domains or configuration.hosts),
         variables=configuration.settings,
-        far_ends=frozenset(chain.from_iterable(skeleton.nvlinks.values())) if skeleton else frozenset(),
         network_reduces=configuration.network_reduces,
+        far_ends=frozenset(chain.from_iterable(skeleton.nvlinks.values())) if skeleton else frozenset(),
     )
-    kinds = {host: hardware.read(host, around) for host in dict.fromkeys(configuration.hosts)}
+    kinds = {host: read(host) for host in dict.fromkeys(configuration.hosts)}
     if len(kinds) > hardware.MAX_KINDS:
         raise BadInput(f"{len(kinds)} kinds of nodes are too many: the oracle simulates at most {hardware.MAX_KINDS}")
     if len({host.peer_to_peer for host in kinds}) > 1:
@@ -111,18 +112,16 @@ def launch_child(prepared: Preparation, program: str = CHILD) -> Child:
     configuration, skeleton = prepared.configuration, prepared.configuration.skeleton
     plugin = None if configuration.without_tuner else SIM if prepared.recorded else configuration.plugin
     return Child(
-        ChildConfiguration(
-            topologies=topologies(prepared),
-            of_hosts=_of_hosts(prepared),
-            env={**_environment(configuration), **configuration.env},
-            tuner_plugin=plugin,
-            by_path=plugin is not None
-            and plugin is configuration.plugin
-            and _takes_path(prepared.library.release, plugin.resolve()),
-            pci_classes=None if skeleton is None else skeleton.classes,
-            dumps_topology=skeleton is not None or configuration.dumps_topology,
-            program=program,
-        )
+        topologies(prepared),
+        {**_environment(configuration), **configuration.env},
+        of_hosts=_of_hosts(prepared),
+        tuner_plugin=plugin,
+        by_path=plugin is not None
+        and plugin is configuration.plugin
+        and _takes_path(prepared.library.release, plugin.resolve()),
+        pci_classes=None if skeleton is None else skeleton.classes,
+        dumps_topology=skeleton is not None or configuration.dumps_topology,
+        program=program,
     )
 
 
@@ -155,35 +154,22 @@ def _of_hosts(prepared: Preparation) -> dict[int, tuple[int, str]]:
     }
 
 
-class Files(Protocol):
-    """Files that a child process uses."""
+def request(prepared: Preparation, log: Path, topologies: Sequence[Path], sysfs: Path | None = None) -> Start:
+    """The first request of a child whose NCCL writes ``log`` and reads ``topologies``, one for each kind of node.
 
-    @property
-    def log(self) -> Path:
-        """File of NCCL's log."""
-
-    @property
-    def topologies(self) -> Sequence[Path]:
-        """Topology files, one for each kind of node."""
-
-    @property
-    def sysfs(self) -> Path | None:
-        """The simulated sysfs; None if the child has none."""
-
-
-def request(prepared: Preparation, child: Files) -> Start:
-    """The first request of the child."""
+    ``sysfs``: the simulated one, if there is one.
+    """
     configuration, split_off = prepared.configuration, prepared.configuration.split_off
     wrapped = configuration.plugin if configuration.record_plugin else None
     return Start(
         library=str(prepared.library.path),
-        log=str(child.log),
+        log=str(log),
         functions=_functions(prepared.symbols),
         symbols=replace(prepared.symbols, functions={}),
         wrapped_plugin=None if wrapped is None else str(wrapped.resolve()),
         intercepted=_intercepted(prepared),
         ranks=configuration.ranks,
-        machine=_machine(prepared, child),
+        machine=_machine(prepared, topologies, sysfs),
         part=None if split_off is None else Part(split_off.ranks, split_off.by == "shrink", split_off.shares),
         disguise=configuration.plugin_disguise,
         configuration=configuration.configuration,
@@ -266,7 +252,7 @@ def _available_bytes() -> int | None:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _machine(prepared: Preparation, child: Files) -> SimulatedMachine:
+def _machine(prepared: Preparation, topologies: Sequence[Path], sysfs: Path | None) -> SimulatedMachine:
     configuration, kinds = prepared.configuration, prepared.kinds
     numbers = {host: number for number, host in enumerate(kinds)}
     return SimulatedMachine(
@@ -279,8 +265,8 @@ def _machine(prepared: Preparation, child: Files) -> SimulatedMachine:
         domain_of_host=configuration.domain_of_host,
         without_fabric=tuple(int(r in configuration.ranks_without_fabric) for r in range(configuration.ranks)),
         kind=tuple(
-            _host(configuration.skeleton, (host, kind), path, child.sysfs)
-            for host, kind, path in zip(kinds, kinds.values(), child.topologies, strict=True)
+            _host(configuration.skeleton, (host, kind), path, sysfs)
+            for host, kind, path in zip(kinds, kinds.values(), topologies, strict=True)
         ),
     )
 

@@ -31,7 +31,7 @@ class SeenByPlugin:
 
     @classmethod
     def of(cls, seen: Any) -> Self:
-        """Makes the record from a struct nccl_tuner_seen, or from an object with the same fields."""
+        """Makes the record from a struct nccl_tuner_seen."""
         cells = ((Algorithm(i // len(Protocol)), Protocol(i % len(Protocol)), us) for i, us in enumerate(seen.costs_us))
         return cls(
             seen.calls,

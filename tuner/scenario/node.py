@@ -488,7 +488,7 @@ def _of_listing(
     if listing is None:
         return None
     try:
-        return completed(file, ListingAdditions(gpu, net_gbps, net_latency_us, cpu)).topology
+        return completed(file, ListingAdditions(gpu, net_gbps, net_latency_us, cpu))[0]
     except BadInput as error:
         near = ranked(of_listing(listing, None if gpu is None else gpus.load(gpu)))[:MOST_NEAR_LISTING]
         raise BadInput(

@@ -19,7 +19,6 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.spelling import option
 from tuner.oracle import start
-from tuner.oracle.preloaded import Places
 from tuner.oracle.process import SIM, SIM_NAMES, check_platform
 from tuner.scenario import Scenario
 from tuner.times.measured.header import scenario_from, scenario_record
@@ -165,12 +164,11 @@ class DoubleEnvironment(AbstractContextManager["DoubleEnvironment"]):
         self.library = prepared.library.path
         self._folder = tempfile.TemporaryDirectory(prefix="nccl-tuner-double-")
         self.folder = folder = Path(self._folder.name)
-        places = Places(folder / "unused.log", (folder / "topology.xml",))
-        places.topologies[0].write_text(start.topologies(prepared)[0])
+        (topology := folder / "topology.xml").write_text(start.topologies(prepared)[0])
         for name in SIM_NAMES:
             (folder / name).symlink_to(SIM)
         (folder / "cupy").symlink_to(CUPY)
-        (folder / START).write_bytes(pickle.dumps(replace(start.request(prepared, places), log="")))
+        (folder / START).write_bytes(pickle.dumps(replace(start.request(prepared, topology, (topology,)), log="")))
         (folder / PATTERNS).write_text(json.dumps(prepared.symbols.patterns))
         (folder / SETTINGS).write_text(json.dumps(settings.record()))
 

@@ -32,15 +32,6 @@ class ModelConstants:
 
 
 @dataclass(frozen=True, slots=True)
-class PluginSettings:
-    """NCCL's variables that the network plugin sets, unless they are set already, on products whose name matches a
-    pattern."""
-
-    product: str
-    set: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class TunerRelease:
     """One release of the plugin, with the differences of its tuner from other releases; ``releases.toml`` explains
     them."""
@@ -66,7 +57,8 @@ class TunerRelease:
     pat_channels: tuple[str, ...]
     chunk_sizes: tuple[str, ...]
     decides_once: bool
-    settings: tuple[PluginSettings, ...]
+    # NCCL's variables that the network plugin sets, unless they are set already, by a pattern of products' names
+    settings: Mapping[str, Mapping[str, str]]
     # Regions by platform, ranks per node and collective
     regions: Mapping[tuple[str, int, Collective], tuple[Region, ...]]
     model: Mapping[str, ModelConstants]
@@ -78,7 +70,7 @@ class TunerRelease:
 
     def environment(self, product: str | None) -> Mapping[str, str]:
         """NCCL's variables that the network plugin sets on the product, unless they are set already."""
-        matching = (each.set for each in self.settings if product and re.fullmatch(each.product, product))
+        matching = (each for pattern, each in self.settings.items() if product and re.fullmatch(pattern, product))
         return next(matching, MappingProxyType({}))
 
 
@@ -124,7 +116,7 @@ def load(name: str) -> TunerRelease:
         for ranks, by_collective in by_ranks.items()
         for collective, table in by_collective.items()
     }
-    settings = tuple(PluginSettings(each["product"], each["set"]) for each in values.pop("environment", ()))
+    settings = {each["product"]: each["set"] for each in values.pop("environment", ())}
     model = {platform: _model(platform, table) for platform, table in values.pop("model", {}).items()}
     values.pop("parent", None)
     return TunerRelease(name=name, **values, settings=settings, regions=regions, model=model)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
+from typing import TypeAlias
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Pattern
@@ -434,15 +435,8 @@ class Across:
     pat_peers: tuple[tuple[int, ...], ...] = field(metadata=OPTIONAL)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A rank in a tree, and its adapter."""
-
-    tree: Tree
-    adapter: ChannelAdapter | None
-
-
-_NOWHERE = _Place(Tree(None, ()), None)
+_Placed: TypeAlias = tuple[Tree, ChannelAdapter | None]  # a rank's place in a tree, and its adapter
+_NOWHERE: _Placed = (Tree(None, ()), None)
 
 
 @keeping_all()
@@ -477,17 +471,17 @@ def _ranks_of_nodes(nodes: Sequence[int]) -> Iterable[list[int]]:
     return found.values()
 
 
-def _in_tree(number: int, channels: Sequence[RankChannel]) -> _Place:
-    return _Place(channels[number].tree, channels[number].tree_adapter) if number < len(channels) else _NOWHERE
+def _in_tree(number: int, channels: Sequence[RankChannel]) -> _Placed:
+    return (channels[number].tree, channels[number].tree_adapter) if number < len(channels) else _NOWHERE
 
 
-def _in_nvls(number: int, channels: Sequence[NvlsChannel]) -> _Place:
-    return _Place(channels[number].tree, channels[number].adapter) if number < len(channels) else _NOWHERE
+def _in_nvls(number: int, channels: Sequence[NvlsChannel]) -> _Placed:
+    return (channels[number].tree, channels[number].adapter) if number < len(channels) else _NOWHERE
 
 
-def _in_chain(number: int, channels: Sequence[RankChannel]) -> _Place:
+def _in_chain(number: int, channels: Sequence[RankChannel]) -> _Placed:
     chain = channels[number].chain if number < len(channels) else None
-    return _NOWHERE if chain is None else _Place(chain, None)
+    return _NOWHERE if chain is None else (chain, None)
 
 
 def _ring(number: int, first: int, channels: Sequence[Sequence[RankChannel]], nodes: Sequence[int]) -> RingOrder:
@@ -505,8 +499,8 @@ def _ring(number: int, first: int, channels: Sequence[Sequence[RankChannel]], no
     return RingOrder(number, tuple(order), tuple(crossings))
 
 
-def _order(number: int, places: Sequence[_Place], nodes: Sequence[int]) -> TreeOrder:
-    trees = [place.tree for place in places]
+def _order(number: int, places: Sequence[_Placed], nodes: Sequence[int]) -> TreeOrder:
+    trees, adapters = zip(*places, strict=True)
     pairs = [
         (rank, peer)
         for rank, (tree, node) in enumerate(zip(trees, nodes, strict=True))
@@ -517,7 +511,7 @@ def _order(number: int, places: Sequence[_Place], nodes: Sequence[int]) -> TreeO
         number,
         tuple([tree.parent for tree in trees]),
         tuple([tree.children for tree in trees]),
-        tuple([_crossing(one, other, places[one].adapter, places[other].adapter) for one, other in pairs]),
+        tuple([_crossing(one, other, adapters[one], adapters[other]) for one, other in pairs]),
     )
 
 

@@ -175,22 +175,15 @@ class MixedKernel:
     path: NonClassicPath | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MixedGroup:
-    """The kernels in the order of their launch, and what NCCL chose for the collectives, in NCCL's order."""
-
-    kernels: tuple[MixedKernel, ...]
-    choices: tuple[GroupChoice, ...]
-
-
 def plan(
     selection: Selection,
     p2p_context: P2pContext,
     operations: Sequence[Operation],
     calls: Sequence[ExchangeCall],
     buffers: Buffers = Buffers.plain,
-) -> MixedGroup:
-    """The kernels of a group of collectives and of sends and receives; ``buffers``: the kind of all their buffers.
+) -> tuple[list[MixedKernel], list[GroupChoice]]:
+    """The kernels of a group of collectives and of sends and receives in the order of their launch, and what NCCL chose
+    for the collectives, in NCCL's order; ``buffers``: the kind of all their buffers.
 
     BadInput for groups that are not emulated.
     """
@@ -217,7 +210,7 @@ def plan(
         launches[-1] = _joined(p2p_context, launches[-1], exchanges.pop(0))
     alone = communicator.rules.device_functions.EXCHANGES
     rest = (MixedKernel(alone, each.threads, each.channels, (), each) for each in exchanges)
-    return MixedGroup((*launches, *rest), tuple(chooser.choices))
+    return [*launches, *rest], chooser.choices
 
 
 def _of_tasks(p2p_context: P2pContext, kernel: Sequence[CollectiveTask]) -> MixedKernel:

@@ -7,7 +7,7 @@ and PatAGAlgorithm, src/include/collectives.h; patReduce and patCopy, src/device
 from v2.26.2-1 on.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import field
 
@@ -241,14 +241,6 @@ class _Message:
         return max(0, self.most - sum(elements for _, elements in self.pieces))
 
 
-@dataclass(slots=True)
-class _Ends:
-    """The messages of one direction, keyed by dimension and number, and the count of finished messages by dimension."""
-
-    done: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    messages: dict[tuple[int, int], _Message] = field(default_factory=dict)
-
-
 def steps(work: Work, share: ChannelShare, rank: int, ranks: int) -> Iterator[Step]:
     """The steps of a rank on one channel: one for each message, when it is waited for or sent."""
     reduces = work.collective is Collective.ReduceScatter
@@ -274,25 +266,26 @@ def _messages(work: Work, share: ChannelShare, rank: int, ranks: int) -> list[tu
     """For each message, in the order of waiting or sending: whether it is received, its dimension, and the message."""
     how = aggregation(work, share, ranks)
     reduces = work.collective is Collective.ReduceScatter
-    received, sent = _Ends(), _Ends()
+    # The messages of each direction, by dimension and number, and how many of them are finished, by dimension
+    received, sent = dict[tuple[int, int], _Message](), defaultdict[tuple[int, int], _Message](_Message)
+    received_done, sent_done = Counter[int](), Counter[int]()
     order: list[tuple[bool, int, _Message]] = []
     (range_loops,) = loops(work, share, 1)
     for first, elements in zip(*(array.tolist() for array in range_loops.chunks(0)), strict=True):
         for move in reduce_scatter(how) if reduces else all_gather(how):
             piece = (rank + move.distance) % ranks * work.count + first, elements
             if move.receive is not None:
-                key = move.receive, received.done[move.receive] + (0 if reduces else move.ahead)
-                if key not in received.messages:
-                    received.messages[key] = _Message()
-                    order.append((True, move.receive, received.messages[key]))
-                _put(received.messages[key], piece, move.places[0])
-                received.done[move.receive] += move.receive_done
+                key = move.receive, received_done[move.receive] + (0 if reduces else move.ahead)
+                if key not in received:
+                    received[key] = _Message()
+                    order.append((True, move.receive, received[key]))
+                _put(received[key], piece, move.places[0])
+                received_done[move.receive] += move.receive_done
             if move.send is not None:
-                key = move.send, sent.done[move.send] + (move.ahead if reduces else 0)
-                _put(sent.messages.setdefault(key, _Message()), piece, move.places[1])
+                _put(sent[move.send, sent_done[move.send] + (move.ahead if reduces else 0)], piece, move.places[1])
                 if move.send_done:
-                    order.append((False, move.send, sent.messages[move.send, sent.done[move.send]]))
-                    sent.done[move.send] += 1
+                    order.append((False, move.send, sent[move.send, sent_done[move.send]]))
+                    sent_done[move.send] += 1
     return order
 
 

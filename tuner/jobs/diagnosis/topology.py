@@ -84,7 +84,7 @@ def _complete(file: Path, given: DiagnosisOptions) -> str:
     """The topology in the file, completed if a GPU model is given."""
     if given.gpu is None:
         return read_complete(file)[0]
-    return completed(file, ListingAdditions(given.gpu, given.net_gbps, given.net_latency_us)).topology
+    return completed(file, ListingAdditions(given.gpu, given.net_gbps, given.net_latency_us))[0]
 
 
 def _cost(seen: Examination) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from tuner.emulator.aws_ofi_nccl import release as aws_release
 from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
 from tuner.jobs.preflight.collect import FORMAT, MOST_RECORD_BYTES, VERSION
 from tuner.machine import gpus
-from tuner.machine.adapters import OWN_NETWORK, SELECT, SOCKETS, NamedAdapter, NameList, used
+from tuner.machine.adapters import OWN_NETWORK, SELECT, SOCKETS, NamedAdapter, is_listed, name_list, used
 from tuner.release import variables as of_releases
 from tuner.release.schema import Release
 from tuner.release.variables import NOT_NCCLS
@@ -178,9 +178,9 @@ class RankFacts:
         text = variables.get("NCCL_SOCKET_IFNAME", "")
         excludes = text.startswith("^")
         exact = text[excludes:].startswith("=")
-        wanted = NameList.parse(text[excludes + exact :], _MOST_INTERFACES)
+        wanted = name_list(text[excludes + exact :], _MOST_INTERFACES)
         own = [each for each in self.interfaces if not each.name.startswith("docker")] if not text else self.interfaces
-        return tuple(each for each in own if not text or wanted.matches(each.name, None, exact) != excludes)
+        return tuple(each for each in own if not text or is_listed(wanted, each.name, None, exact) != excludes)
 
     def is_default(self, name: str, value: str, nccl: Release) -> bool:
         """Whether a value is the default, which the release or a network plugin's tuner uses without the variable."""

@@ -38,23 +38,16 @@ class ListingAdditions:
     pcie: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """A topology in NCCL's format, and notes on what was assumed."""
-
-    topology: str
-    notes: tuple[str, ...]
-
-
 @cache
-def completed(file: Path, given: ListingAdditions) -> Completed:
-    """The topology made from a listing, or from a skeleton, which lacks fewer facts.
+def completed(file: Path, given: ListingAdditions) -> tuple[str, tuple[str, ...]]:
+    """The topology in NCCL's format made from a listing, or from a skeleton, which lacks fewer facts; and notes on what
+    was assumed.
 
     BadInput, in one line, names everything that is missing. BadTopology if the file is invalid.
     """
     listing = read(file)
     if listing is None:
-        return _of_skeleton(file, given)
+        return _of_skeleton(file, given), ()
     if missing := _missing(listing, given):
         raise BadInput(f"{file}: {listing.tool} does not say {'; '.join(missing)}")
     assert given.gpu is not None
@@ -67,12 +60,12 @@ def completed(file: Path, given: ListingAdditions) -> Completed:
         _add_speeds(root, listing, model, notes)
     else:
         change(root, "pcie", given.pcie if "x" in given.pcie else f"{given.pcie}x{LANES}")
-    text = skeleton.SkeletonText(to_text(root), str(file))
     speed = given.net_gbps if listing.adapters else None
-    return Completed(skeleton.completed(text, model.name, speed, given.net_latency_us if speed else None), tuple(notes))
+    latency_us = given.net_latency_us if speed else None
+    return skeleton.completed(to_text(root), model.name, speed, latency_us, str(file)), tuple(notes)
 
 
-def _of_skeleton(file: Path, given: ListingAdditions) -> Completed:
+def _of_skeleton(file: Path, given: ListingAdditions) -> str:
     if given.gpu is None:
         raise BadInput(f"say what the GPUs of {file} are: {option('gpu')} MODEL; valid: {', '.join(gpus.names())}")
     if given.cpu is not None or given.pcie is not None:
@@ -80,7 +73,7 @@ def _of_skeleton(file: Path, given: ListingAdditions) -> Completed:
             f"{option('cpu')} and {option('pcie')} complete what nvidia-smi topo -m or lstopo --of xml printed, which "
             f"{file} is not: give such a file, or remove them"
         )
-    return Completed(skeleton.completed(file, given.gpu, given.net_gbps, given.net_latency_us), ())
+    return skeleton.completed(file, given.gpu, given.net_gbps, given.net_latency_us)
 
 
 def _missing(listing: Listing, given: ListingAdditions) -> list[str]:

@@ -19,7 +19,6 @@ from tuner.oracle.messages import (
     Groups,
     Read,
     RegistrationMessage,
-    SeenMessage,
     SetTable,
 )
 
@@ -169,8 +168,8 @@ def _reaches(world: World, can_connect: str, rank: int, peer: int) -> bool:
 # The forcing plugin, which NCCL has loaded: sets another table if one is given, and reports what the plugin did.
 
 
-def force(request: SetTable | Read) -> SeenMessage:
-    """Sets the table of the forcing plugin, whose state exists once per process."""
+def force(request: SetTable | Read) -> bytes:
+    """Sets the table of the forcing plugin, whose state exists once per process; returns its counts."""
     from tuner._native._force import ffi, lib
 
     if isinstance(request, SetTable):
@@ -180,4 +179,4 @@ def force(request: SetTable | Read) -> SeenMessage:
             raise Failure(f"table: {ffi.string(wrong).decode(errors='replace')}")
     seen = ffi.new("struct nccl_tuner_seen *")
     lib.nccl_tuner_see(seen)
-    return SeenMessage(seen.calls, seen.decided, seen.unavailable, seen.bytes, seen.collective, tuple(seen.costs_us))
+    return bytes(ffi.buffer(seen))

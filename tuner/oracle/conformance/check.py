@@ -23,7 +23,7 @@ from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.mismatches import Comparing, MatchReport, Mismatch
 from tuner.oracle.facts import Facts, OracleTables
-from tuner.oracle.launches import LaunchedCall, LaunchedGroup
+from tuner.oracle.launches import LaunchedGroup
 from tuner.oracle.search import ordered_graphs
 from tuner.scenario import Scenario
 
@@ -264,9 +264,7 @@ Both = tuple[object, object]  # the value of the emulator and that of libnccl
 def compare(selection: Selection, oracle: Oracle, ours: GroupPlan) -> dict[str, Both]:
     """Compares everything that the release shows about a group: pairs of the emulator's and libnccl's value, by
     name."""
-    request = ours.picks[0].operation.request  # all calls have the same buffers
-    calls = [_call(pick.operation) for pick in ours.picks]
-    theirs = oracle.launch_group(calls, request.buffers, request.in_place, request.windows)
+    theirs = oracle.launch_group([pick.operation for pick in ours.picks])
     return {**_kernels(selection, ours, theirs), **_choices(ours, theirs)}
 
 
@@ -313,11 +311,6 @@ def reachable(request: Request, ranks: int, nbytes: int) -> int:
     """The largest size up to ``nbytes`` that a call with this request can have."""
     step = request.unit_bytes(ranks)
     return max(step, nbytes // step * step)
-
-
-def _call(operation: Operation) -> LaunchedCall:
-    request = operation.request
-    return LaunchedCall(request.collective, request.dtype, request.op, operation.bytes, request.configuration)
 
 
 def _kernels(selection: Selection, ours: GroupPlan, theirs: LaunchedGroup) -> dict[str, Both]:
