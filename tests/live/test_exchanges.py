@@ -172,7 +172,9 @@ def test_copy_engines_do_calls_on_windows(name: str, environment: dict[str, str]
             for rank in (0, 2):
                 asked = ExchangeQuery(function, [1 << 20], DataType.float32, rank, 0, buffers)
                 (answer,) = answers(scenario, asked)
-                launched = oracle.launch_exchange([IssuedCall(function, DataType.float32, 1 << 16, 0)], rank, buffers)
+                launched = oracle.launch_in_full(
+                    [IssuedCall(function, DataType.float32, 1 << 16, 0)], rank, buffers
+                ).kernels
                 assert answer.launch is not None
                 assert bool(answer.launch.copy_engines) == (copied and buffers is Buffers.window)
                 ours = [(each.channels, each.threads) for each in answer.launch.kernels]
@@ -287,7 +289,7 @@ def test_kernels_that_are_full() -> None:
     calls = [ExchangeCall(call, DataType.int8, 1 << 24, peer) for peer in range(8) for call in _BOTH] * 30
     with Oracle(resolved.oracle_configuration()) as oracle:
         issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
-        assert len(oracle.launch_exchange(issued)) > 1
+        assert len(oracle.launch_in_full(issued).kernels) > 1
         assert compare(p2p_context(resolved), oracle, calls) == {}
 
 
@@ -305,7 +307,7 @@ def test_a_group_that_the_work_fifo_does_not_hold(name: str) -> None:
             compare(where, oracle, calls * 40)
         oracle.timeout_s = 2  # other groups take milliseconds
         with pytest.raises(OracleFailed, match="did not answer"):
-            oracle.launch_exchange(issued * 40)
+            oracle.launch_in_full(issued * 40)
 
 
 _BOTH = (PeerCall.Send, PeerCall.Recv)
@@ -315,9 +317,9 @@ def test_functions_of_later_releases_are_refused() -> None:
     resolved = ResolvedScenario(Scenario(nccl="2.28.9", machine="dgx-a100", nodes=1, gpus_per_node=2))
     call = IssuedCall(PeerCall.AllToAll, DataType.float32, 4)
     with Oracle(resolved.oracle_configuration()) as oracle:
-        assert oracle.launch_exchange([call])
+        assert oracle.launch_in_full([call]).kernels
     if "2.27.7" not in HERE:
         pytest.skip("no libnccl 2.27.7 here")
     before = ResolvedScenario(Scenario(nccl="2.27.7", machine="dgx-a100", nodes=1, gpus_per_node=2))
     with Oracle(before.oracle_configuration()) as oracle, pytest.raises(BadInput, match="has no ncclAlltoAll"):
-        oracle.launch_exchange([call])
+        oracle.launch_in_full([call])

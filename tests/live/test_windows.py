@@ -155,7 +155,7 @@ def test_copy_engines_reach_what_is_received(name: str) -> None:
         ):
             windows = Windows(sides)
             call = IssuedCall(function, DataType.float32, 1 << 16, 0)
-            launched = oracle.launch_exchange([call], buffers=Buffers.window, windows=windows)
+            launched = oracle.launch_in_full([call], buffers=Buffers.window, windows=windows).kernels
             (answer,) = answers(
                 scenario, ExchangeQuery(function, [1 << 20], DataType.float32, 0, 0, Buffers.window, windows)
             )
@@ -181,7 +181,7 @@ def test_copy_engines_between_nodes(name: str, setting: dict[str, str]) -> None:
             (PeerCall.AllToAll, PeerCall.Gather, PeerCall.Scatter), (Sides.both, Sides.receive)
         ):
             call = IssuedCall(function, DataType.float32, 1 << 16, 0)
-            launched = oracle.launch_exchange([call], buffers=Buffers.window, windows=Windows(sides))
+            launched = oracle.launch_in_full([call], buffers=Buffers.window, windows=Windows(sides)).kernels
             asked = ExchangeQuery(function, [1 << 20], DataType.float32, 0, 0, Buffers.window, Windows(sides))
             (answer,) = answers(scenario, asked)
             assert answer.launch is not None

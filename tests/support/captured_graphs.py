@@ -91,8 +91,19 @@ def ask(machine: Machine, release: str, nodes: int, gpus_per_node: int) -> tuple
 
 def _searched(scenario: Scenario) -> tuple[dict[str, Graph], float | None, str]:
     with Oracle(scenario.oracle_configuration(), TIMEOUT_S) as oracle:
-        search.check_nodes(oracle)
+        _check_nodes(oracle)
         return dict(search.graphs(oracle)), search.net_gbs(oracle), oracle.facts.library_sha256
+
+
+def _check_nodes(oracle: Oracle) -> None:
+    """Raises BadInput if NCCL treats one host as several nodes (ncclTopoCheckNet, src/graph/paths.cc, v2.28.9-1)."""
+    hosts, domains = len(oracle.configuration.hosts), len(oracle.configuration.domains)
+    nodes = oracle.facts.n_nodes
+    if nodes > hosts or (nodes < hosts and not domains):
+        raise BadInput(
+            f"NCCL takes {hosts} of these hosts with {oracle.configuration.gpus_per_node} GPUs for {nodes} nodes, "
+            "whose graphs differ and are not captured: set NCCL_NET_DISABLE_INTRA=1"
+        )
 
 
 def render(name: str, captured: Captured) -> str:

@@ -45,7 +45,7 @@ def compare_mixed(
     collectives = [_issued(operation, p2p_context.communicator.ranks) for operation in operations]
     together = [*chain.from_iterable(zip(collectives, issued, strict=False))]
     together += collectives[len(issued) :] + issued[len(collectives) :]
-    launched = oracle.launch_exchange(together, p2p_context.order.rank, buffers, windows)
+    launched = oracle.launch_in_full(together, p2p_context.order.rank, buffers, windows).kernels
     values: dict[str, tuple[object, object]] = {"kernels": (len(own), len(launched))}
     bases = _bases(launched)
     for number, (mine, theirs) in enumerate(zip(own, launched, strict=False)):

@@ -203,7 +203,7 @@ def seen(oracle: Oracle) -> dict[str, object]:
 def _kernels(oracle: Oracle, calls: Sequence[IssuedCall]) -> list[object]:
     return [
         (kernel.name, kernel.channels, kernel.threads, [_numbers(batch.works) for batch in each])
-        for kernel in oracle.launch_exchange(calls)
+        for kernel in oracle.launch_in_full(calls).kernels
         for each in kernel.works.channels.values()
     ]
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
@@ -237,32 +238,6 @@ class Oracle:
             log = self._child.log_bytes(answer.log_start, answer.log_end)
             return launches.read_tuned(self._reader, call, answer, log)
 
-    def launch_exchange(
-        self,
-        calls: Sequence[launches.IssuedCall],
-        rank: int = 0,
-        buffers: Buffers = Buffers.plain,
-        windows: Windows = SYMMETRIC,
-    ) -> tuple[launches.RecordedKernel, ...]:
-        """Makes NCCL launch the calls of one rank, which may include sends and receives, as one group.
-
-        BadInput if the release has no function for a call, or no such buffers. Some groups launch no kernel.
-        """
-        self._check_ranks()
-        self._check_registers(buffers)
-        for call in calls:
-            own = launches.OWN_FUNCTION.get(call.function)
-            if own is not None and own not in self._prepared.symbols.functions:
-                raise BadInput(f"NCCL {self.facts.release} has no {own}: use sends and receives")
-        what = f"launching a group of {len(calls)} calls"
-        answer: messages.GroupAnswerMessage = self._request(
-            launches.request(calls, self.configuration.asked_ranks, rank, buffers=_registration(buffers, windows)),
-            what,
-        )
-        if answer.error is not None:
-            raise self._child.failure(f"{what}: {answer.error}", returned=True)
-        return launches.read_exchanges(self._reader, answer)
-
     def launch_in_full(
         self,
         calls: Sequence[launches.IssuedCall],
@@ -270,7 +245,11 @@ class Oracle:
         buffers: Buffers = Buffers.plain,
         windows: Windows = SYMMETRIC,
     ) -> launches.LaunchInFull:
-        """Makes NCCL launch the calls of a rank as one group; returns everything that NCCL writes for them."""
+        """Makes NCCL launch the calls of one rank, which may include sends and receives, as one group; returns
+        everything that NCCL writes for them.
+
+        BadInput if the release has no function for a call, or no such buffers. Some groups launch no kernel.
+        """
         return self.launch_groups_in_full([calls], rank, buffers, windows)[0]
 
     def launch_groups_in_full(
@@ -283,8 +262,12 @@ class Oracle:
         """Launches several groups one after the other, each as :meth:`launch_in_full` does."""
         self._check_ranks()
         self._check_registers(buffers)
+        for call in chain.from_iterable(groups):
+            own = launches.OWN_FUNCTION.get(call.function)
+            if own is not None and own not in self._prepared.symbols.functions:
+                raise BadInput(f"NCCL {self.facts.release} has no {own}: use sends and receives")
         ranks, registration = self.configuration.asked_ranks, _registration(buffers, windows)
-        asked = tuple(launches.request(calls, ranks, rank, in_full=True, buffers=registration) for calls in groups)
+        asked = tuple(launches.request(calls, ranks, rank, registration) for calls in groups)
         what = f"launching {len(groups)} groups"
         reply: messages.GroupAnswers = self._request(asked, what)
         for answer in reply:

@@ -35,9 +35,6 @@ class IssuedCall:
     in_place: bool = False
 
 
-PLAIN = messages.RegistrationMessage()
-
-
 @dataclass(frozen=True, slots=True)
 class RecordedKernel:
     """One launched kernel: its name in the library's symbol table, its blocks (``channels``) and threads, and the works
@@ -52,23 +49,12 @@ class RecordedKernel:
 def request(
     calls: Sequence[IssuedCall],
     ranks: int,
-    rank: int = 0,
-    in_full: bool = False,
-    buffers: messages.RegistrationMessage = PLAIN,
+    rank: int,
+    buffers: messages.RegistrationMessage,
 ) -> messages.GroupMessage:
-    """The request to the child; with ``in_full``, it also asks for the works of collectives and the operations of the
-    network."""
+    """The request to the child for a launch with all works, and with the operations of the network."""
     peers, captured = _peers(calls, ranks) | {rank}, buffers.kind == Buffers.graph
-    return messages.GroupMessage(tuple(map(_message, calls)), peers, in_full, rank, buffers, captured)
-
-
-def read_exchanges(reader: Reader, answer: messages.GroupAnswerMessage) -> tuple[RecordedKernel, ...]:
-    """The kernels of a group."""
-    kernels = np.frombuffer(answer.kernels, reader.kernel)
-    return tuple(
-        RecordedKernel(reader.kernel_name(kernel), int(kernel["grid_x"]), int(kernel["block_x"]), works)
-        for kernel, works in zip(kernels, answer.works, strict=True)
-    )
+    return messages.GroupMessage(tuple(map(_message, calls)), peers, True, rank, buffers, captured)
 
 
 def _message(call: IssuedCall) -> messages.CallMessage:
@@ -316,8 +302,12 @@ class LaunchInFull:
 
 def read_launches(reader: Reader, answer: messages.GroupAnswerMessage) -> LaunchInFull:
     """The launch of a group for which everything was requested (``in_full``)."""
+    kernels = np.frombuffer(answer.kernels, reader.kernel)
     return LaunchInFull(
-        read_exchanges(reader, answer),
+        tuple(
+            RecordedKernel(reader.kernel_name(kernel), int(kernel["grid_x"]), int(kernel["block_x"]), works)
+            for kernel, works in zip(kernels, answer.works, strict=True)
+        ),
         np.frombuffer(answer.proxy_operations, reader.proxy_operation),
         reader.patterns,
     )

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from tuner import release
-from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.errors import OracleFailed
 from tuner.base.names import Pattern
 from tuner.machine import skeleton
 from tuner.machine.graphs import ENTER_THE_NETWORK, IN_ORDER, OF_ALGORITHM, Graph, Graphs, OrderedGraph, read_orders
@@ -36,17 +36,6 @@ def completed(file: Path, gpu: str, net_gbps: float | None, net_latency_us: floa
 def of_skeleton(described: Skeleton, nccl: str, nodes: int = 1) -> OracleConfiguration:
     """The configuration of a communicator in which libnccl completes the skeleton."""
     return OracleConfiguration(described.topology, nodes, described.gpus, nccl, env={}, skeleton=described)
-
-
-def check_nodes(oracle: Oracle) -> None:
-    """Raises BadInput if NCCL treats one host as several nodes (ncclTopoCheckNet, src/graph/paths.cc, v2.28.9-1)."""
-    hosts, domains = len(oracle.configuration.hosts), len(oracle.configuration.domains)
-    nodes = oracle.facts.n_nodes
-    if nodes > hosts or (nodes < hosts and not domains):
-        raise BadInput(
-            f"NCCL takes {hosts} of these hosts with {oracle.configuration.gpus_per_node} GPUs for {nodes} nodes, "
-            "whose graphs differ and are not captured: set NCCL_NET_DISABLE_INTRA=1"
-        )
 
 
 def net_gbs(oracle: Oracle) -> float | None:

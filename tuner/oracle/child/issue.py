@@ -58,7 +58,7 @@ def issue_group(world: World, request: GroupMessage) -> GroupAnswerMessage:
         kernels=_copy(lib.sim_kernels(), record.kernels),
         operations=_copy(lib.sim_operations(), record.operations),
         questions=_copy(lib.sim_questions(), record.questions),
-        works=works.read(world.symbols, world.base, record.kernels) if request.peers or request.in_full else (),
+        works=works.read(world.symbols, world.base, record.kernels) if request.in_full else (),
         proxy_operations=_proxy_operations() if request.in_full else b"",
         error=f"NCCL returned {world.error(failed)}" if failed else None,
     )

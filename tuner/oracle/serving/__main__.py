@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,15 @@ def answers(asked: dict[str, Any]) -> list[Any]:
     engine, folder = ENGINES[asked["engine"]], Path(asked["folder"])
     found: list[Any] = []
     for each in asked["questions"]:
+        os.environ.update(each["environment"])
         try:
-            found.append(list(engine.carriers(folder, each)))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found.append(list(engine.carriers(folder, each)))
         except ValueError as error:  # raised by the engine for settings that it refuses
             found.append(str(error) or type(error).__name__)
+        for name in each["environment"]:
+            del os.environ[name]
     return found
 
 

@@ -58,20 +58,9 @@ FLASHINFERS_TYPES = ("float16", "bfloat16", "float32")
 def carriers(folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
     """For each size in bytes of ``asked``, the name of the implementation that SGLang's own code chooses.
 
-    ``asked`` has the fields of a situation, and the ``environment`` and ``arguments`` that the user set. Raises the
-    errors of SGLang's code, and KeyError if a file of the release lacks a name.
+    ``asked`` has the fields of a situation, and the ``arguments`` that the user set; the variables are in the process's
+    environment. Raises the errors of SGLang's code, and KeyError if a file of the release lacks a name.
     """
-    os.environ.update(asked["environment"])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield from _carriers(folder, asked)
-    finally:
-        for name in asked["environment"]:
-            del os.environ[name]
-
-
-def _carriers(folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
     group = _Group(folder, asked)
     for nbytes in asked["sizes"]:
         yield group.all_reduce(stand_ins.of_bytes(nbytes, asked["dtype"], asked["hidden_size"]))
@@ -219,7 +208,7 @@ class _Group:
         return found
 
     def _exec(self) -> Any:
-        given = dict(each.partition("=")[::2] for each in self.asked["arguments"])
+        given = stand_ins.arguments(self.asked)
         return SimpleNamespace(
             comm=SimpleNamespace(
                 enable_symm_mem="enable-symm-mem" in given,
@@ -231,7 +220,7 @@ class _Group:
     def _backend(self) -> str | None:
         """The backend of FlashInfer's AllReduce that SGLang uses after it checked the user's settings; None for
         none."""
-        given = dict(each.partition("=")[::2] for each in self.asked["arguments"])
+        given = stand_ins.arguments(self.asked)
         view = SimpleNamespace(
             flashinfer_allreduce_fusion_backend=given.get("flashinfer-allreduce-fusion-backend"),
             enforce_disable_flashinfer_allreduce_fusion="enforce-disable-flashinfer-allreduce-fusion" in given,
@@ -300,32 +289,17 @@ class _Group:
         return rows
 
     def _workspace(self, backend: str, max_token_num: int, hidden_dim: int, dtype: Any, **_: object) -> Any:
-        """A stand-in for FlashInfer's workspace: the backend mnnvl needs multicast in the whole group, trtllm needs one
-        node with peer access.
-
-        It holds the number of elements for which it was made (flashinfer-python 0.7.2, by source; with mnnvl it may
-        hold more).
-        """
-        works = {
-            "mnnvl": stand_ins.has_group_multicast(self.asked),
-            "trtllm": self.asked["nodes"] == 1 and self.asked["peer_access"],
-        }
-        if not works[backend] or dtype.name not in FLASHINFERS_TYPES:
+        if dtype.name not in FLASHINFERS_TYPES:
             raise RuntimeError("this backend does not work here")
-        elements = max_token_num * hidden_dim
-        return SimpleNamespace(
-            backend=backend,
-            metadata={"use_fp32_lamport": dtype.name == "float32"},
-            is_buffer_size_sufficient=lambda tp_size, num_tokens, hidden_dim, dtype: (
-                num_tokens * hidden_dim <= elements
-            ),
-        )
+        made = stand_ins.fusion_workspace(self.asked, backend, max_token_num, hidden_dim)
+        made.metadata = {"use_fp32_lamport": dtype.name == "float32"}
+        return made
 
     def _over_pcie(self, deterministic: bool) -> Any:
         """FlashInfer's AllReduce over PCIe; None if the release does not have it, or it does not support this group."""
         if not (self.folder / PCIE).is_file():
             return None
-        rows = dict(each.partition("=")[::2] for each in self.asked["arguments"]).get("cuda-graph-max-bs-decode")
+        rows = stand_ins.arguments(self.asked).get("cuda-graph-max-bs-decode")
         made = self._file("pcie_ipc_ar", tuple(_top_level(self.folder / PCIE) - {"logger"}), {"functools": functools})
         given = {"group_name": "tp", "world_size": self.asked["ranks"], "deterministic": deterministic}
         if not made["eligible_group"](**given):

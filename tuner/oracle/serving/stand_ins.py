@@ -128,6 +128,26 @@ def symmetric_memory(asked: Mapping[str, Any]) -> Any:
     return SimpleNamespace(empty=lambda *_, **__: MagicMock(), rendezvous=rendezvous)
 
 
+def arguments(asked: Mapping[str, Any]) -> dict[str, str]:
+    """The arguments that the user gave the engine, with their values; empty texts for those without."""
+    return dict(each.partition("=")[::2] for each in asked["arguments"])
+
+
+def fusion_workspace(asked: Mapping[str, Any], backend: str, max_token_num: int, hidden_dim: int) -> Any:
+    """A stand-in for FlashInfer's workspace: the backend mnnvl needs multicast in the whole group, trtllm needs one
+    node with peer access.
+
+    A tensor fits if it has at most the elements that the workspace was made for (flashinfer-python 0.7.2 and
+    0.7.2.post1, by source; with mnnvl it may hold more).
+    """
+    works = has_group_multicast(asked) if backend == "mnnvl" else asked["nodes"] == 1 and asked["peer_access"]
+    if not works:
+        raise RuntimeError("this backend does not work here")
+    elements = max_token_num * hidden_dim
+    fits = lambda num_tokens, hidden_dim, **_: num_tokens * hidden_dim <= elements  # noqa: E731
+    return SimpleNamespace(backend=backend, mc_ptr=1, is_buffer_size_sufficient=fits)
+
+
 def pcie_workspace(asked: Mapping[str, Any]) -> type:
     """A stand-in for FlashInfer's workspace of its AllReduce over PCIe (0.7.2.post1, pcie_ipc_policy.py, by source).
 

@@ -46,18 +46,9 @@ LIMITS = (
 def carriers(folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
     """For each size in bytes of ``asked``, the name of the implementation that vLLM's own code chooses.
 
-    ``asked`` has the fields of a situation, and the ``environment`` and ``arguments`` that the user set. Raises the
-    errors of vLLM's code, and KeyError if a file of the release lacks a name.
+    ``asked`` has the fields of a situation, and the ``arguments`` that the user set; the variables are in the process's
+    environment. Raises the errors of vLLM's code, and KeyError if a file of the release lacks a name.
     """
-    os.environ.update(asked["environment"])
-    try:
-        yield from _carriers(folder, asked)
-    finally:
-        for name in asked["environment"]:
-            del os.environ[name]
-
-
-def _carriers(folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
     made = _World(folder, asked)
     with stand_ins.modules(made.modules):
         communicator = made.communicator()
@@ -204,21 +195,7 @@ class _World:
         return kind
 
     def _workspace(self, backend: str, max_token_num: int, hidden_dim: int, **_: object) -> Any:
-        """A stand-in for FlashInfer's workspace: the backend mnnvl needs multicast in the whole group, trtllm needs one
-        node with peer access.
-
-        A tensor fits if it has at most the rows that the workspace was made for (flashinfer-python 0.7.2.post1, by
-        source).
-        """
-        if not (
-            stand_ins.has_group_multicast(self.asked)
-            if backend == "mnnvl"
-            else self.asked["nodes"] == 1 and self.asked["peer_access"]
-        ):
-            raise RuntimeError("this backend does not work here")
-        elements = max_token_num * hidden_dim
-        fits = lambda num_tokens, hidden_dim, **_: num_tokens * hidden_dim <= elements  # noqa: E731
-        return SimpleNamespace(backend=backend, mc_ptr=1, is_buffer_size_sufficient=fits)
+        return stand_ins.fusion_workspace(self.asked, backend, max_token_num, hidden_dim)
 
     def _over_pcie(self) -> Any:
         library = SimpleNamespace(PcieIpcAllReduceWorkspace=stand_ins.pcie_workspace(self.asked))
@@ -232,7 +209,7 @@ class _World:
     def _warm_up(self) -> None:
         """Runs vLLM's warm-up before the capture of graphs, with the sizes of the largest graph."""
         asked = self.asked
-        given = dict(each.partition("=")[::2] for each in asked["arguments"])
+        given = stand_ins.arguments(asked)
         widest, hidden = given.get("max-cudagraph-capture-size"), asked["hidden_size"]
         sizes = [1, int(widest)] if widest is not None and hidden is not None else []
         configuration = SimpleNamespace(
