@@ -103,7 +103,7 @@ def test_a_whole_rack_is_one_node() -> None:
     with Oracle(of(HERE[-1], 18)) as oracle:
         facts = oracle.facts
     assert (facts.n_ranks, facts.n_nodes, facts.local_ranks, facts.mnnvl) == (72, 1, 72, 1)
-    assert oracle.graphs[Algorithm.NVLS].n_channels == 32  # as many heads as NCCL has
+    assert oracle.graphs[Algorithm.NVLS].channels == 32  # as many heads as NCCL has
 
 
 WAYS_OUT: list[tuple[dict[str, str], tuple[int, ...]]] = [  # variables, ranks that are not in the fabric

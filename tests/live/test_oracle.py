@@ -17,7 +17,6 @@ from click.testing import CliRunner
 
 from tests.support import prepared_children
 from tests.support.available_releases import HERE
-from tuner import release
 from tuner.base import children
 from tuner.base.errors import BadInput, BadTopology, OracleFailed, OracleUnavailable
 from tuner.base.names import Algorithm, Collective, DataType, Op, Pattern, Protocol
@@ -97,19 +96,18 @@ def printed_graphs(oracle: Oracle) -> dict[int, tuple[object, ...]]:
 
 
 def read_graphs(oracle: Oracle) -> dict[int, tuple[object, ...]]:
-    names = release.load(oracle.facts.release).paths.types
     return {
         graph.pattern: (
             graph.cross_nic,
-            graph.n_channels,
+            graph.channels,
             graph.bw_intra_gbs,
             graph.bw_inter_gbs,
-            names[graph.type_intra],
-            names[graph.type_inter],
+            graph.type_intra,
+            graph.type_inter,
             graph.same_channels,
         )
         for graph in oracle.graphs.values()
-        if graph.n_channels
+        if graph.channels
     }
 
 
@@ -118,7 +116,7 @@ def test_graph_dump_is_the_same_search(two_nodes: Oracle) -> None:
     assert text is not None
     ring = re.search(r'<graph id="0" pattern="4" crossnic="2" nchannels="(\d+)" speedintra="([\d.]+)"', text)
     assert ring is not None
-    assert int(ring[1]) == two_nodes.graphs[Algorithm.Ring].n_channels
+    assert int(ring[1]) == two_nodes.graphs[Algorithm.Ring].channels
     assert float(ring[2]) == two_nodes.graphs[Algorithm.Ring].bw_intra_gbs
 
 
@@ -237,7 +235,7 @@ def test_no_nvls_on_ampere() -> None:
 def test_coll_net_where_it_is_enabled() -> None:
     with Oracle(configuration("dgx-a100", 2, network_reduces=True, env={"NCCL_COLLNET_ENABLE": "1"})) as oracle:
         assert oracle.facts.collnet == 1
-        assert oracle.graphs[Algorithm.CollNetDirect].n_channels > 0
+        assert oracle.graphs[Algorithm.CollNetDirect].channels > 0
         assert oracle.launch(Request(AR, F32, Op.sum), [1 << 30])[0].algorithm == Algorithm.CollNetDirect
         assert oracle.launch(Request(AR, F32, Op.sum), [1 << 30])[0].channels == oracle.facts.n_channels
 

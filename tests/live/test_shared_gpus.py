@@ -170,7 +170,7 @@ def test_only_some_nodes_share_gpus(name: str, tmp_path: Path) -> None:
 def test_ranks_on_one_gpu_meet_in_its_memory(name: str) -> None:
     with Oracle(of(name, (0, 0, 0, 0))) as oracle:
         ring = oracle.graphs[Algorithm.Ring]
-        assert release.load(name).paths.types[ring.type_intra] == "LOC"
+        assert ring.type_intra == "LOC"
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSES if library.cached(name).is_file()])

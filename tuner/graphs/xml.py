@@ -10,6 +10,7 @@ src/graph/topo.cc, and ncclIbMakeVDevice in the network, src/transport/net_ib.cc
 
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from enum import IntEnum
 from itertools import islice
@@ -385,7 +386,7 @@ def of_hosts(request: SearchRequest, topologies: Mapping[str, Topology], rules: 
         nets = [topology.nets[net] for net in adapters.used(topology.nets, request.environment)]
         virtual = _merged(file, nets, rules, request.environment)
         for local in [[rank] for rank in range(len(gpus))] if reading.own_gpu_only else [list(range(len(gpus)))]:
-            own = _copy(file)
+            own = deepcopy(file)
             _mark_gpus(own, {first_rank + rank: gpus[rank] for rank in local})
             _mark_nets(own, nets, number, request.network_reduces, reading)
             if virtual is not None:
@@ -431,15 +432,9 @@ def _known(element: ET.Element, reading: XmlReading) -> ET.Element:
     return known
 
 
-def _copy(element: ET.Element) -> ET.Element:
-    copy = ET.Element(element.tag, dict(element.attrib))
-    copy.extend(map(_copy, element))
-    return copy
-
-
 def _mark_gpus(root: ET.Element, gpu_of_rank: Mapping[int, Gpu]) -> None:
     """Marks the GPUs of these ranks, and adds elements that the file lacks between them and the CPU."""
-    parents = {child: parent for parent in root.iter() for child in parent}
+    parents = parents_of(root)
     by_bus_id = {pci.get("busid", "").lower(): pci for pci in root.iter("pci")}
     for rank, used in gpu_of_rank.items():
         pci: ET.Element | None = by_bus_id[used.busid]

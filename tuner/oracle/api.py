@@ -17,6 +17,7 @@ from tuner.emulator.connect.nodes import Connected
 from tuner.emulator.group import Operation
 from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.rules import call_configuration
+from tuner.machine.graphs import Graph
 from tuner.oracle import facts, launches, messages, start
 from tuner.oracle.answers import Contradiction, Observation, OracleLaunch, Reader, TunerCosts
 from tuner.plugin import forcing_path
@@ -110,7 +111,8 @@ class Oracle:
         if release.is_known(configuration.release) and (configuration.library or learnt.is_learnt(nccl.release)):
             version = configuration.release  # the release whose table describes it
         self.facts = facts.facts(started.comm, version, nccl.sha256)
-        self.graphs: dict[Algorithm, facts.TunedGraph] = facts.graphs(started.graphs, self.facts.local_ranks)
+        types = start.path_types(version)
+        self.graphs: dict[Algorithm, Graph] = facts.graphs(started.graphs, self.facts.local_ranks, types)
         self.tables = facts.tables(started.comm, symbols.comm)
         self.last_rank_facts = facts.facts(started.last_comm, version, nccl.sha256)
         self.last_rank_tables = facts.tables(started.last_comm, symbols.comm)

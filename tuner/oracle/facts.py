@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
-from tuner.base.names import Algorithm
+from tuner.base.names import Algorithm, Pattern
 from tuner.emulator.connect.nodes import (
     ChannelAdapter,
     CollNetDirect,
@@ -17,24 +17,8 @@ from tuner.emulator.connect.nodes import (
     RankView,
     Tree,
 )
+from tuner.machine.graphs import EMPTY, ENTER_THE_NETWORK, OF_ALGORITHM, Graph
 from tuner.oracle.messages import ChannelsMessage, RankMemory, StructLayout
-
-
-@dataclass(frozen=True, slots=True)
-class TunedGraph:
-    """A channel graph that NCCL's tuning uses, which has the weakest values over all ranks. Types of paths are NCCL's
-    numbers."""
-
-    pattern: int
-    n_channels: int  # 0 if there is no graph, or the communicator does not support it
-    same_channels: int
-    bw_intra_gbs: float  # per channel; exactly a float32 value
-    bw_inter_gbs: float
-    type_intra: int
-    type_inter: int
-    latency_inter_us: float
-    cross_nic: int
-    heads: tuple[int, ...]  # the ranks at which the graph's channels start
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,24 +127,34 @@ ENABLED = "tuningContext.enabled"  # in newer releases, by the number of an algo
 _BORROWED = {Algorithm.NVLSTree: Algorithm.NVLS, Algorithm.PAT: Algorithm.Tree}
 
 
-def graphs(raw: Sequence[Mapping[str, Any]], local_ranks: int) -> dict[Algorithm, TunedGraph]:
-    """``comm->graphs``, keyed by algorithm, for a node with ``local_ranks`` ranks."""
-    by_algorithm = {}
-    for algorithm in list(Algorithm)[: len(raw)]:
-        graph = raw[_BORROWED.get(algorithm, algorithm)]
-        by_algorithm[algorithm] = TunedGraph(
-            pattern=graph["pattern"],
-            n_channels=graph["nChannels"],
-            same_channels=graph["sameChannels"],
-            bw_intra_gbs=graph["bwIntra"],
-            bw_inter_gbs=graph["bwInter"],
-            type_intra=graph["typeIntra"],
-            type_inter=graph["typeInter"],
-            latency_inter_us=graph.get("latencyInter", 0.0),
-            cross_nic=graph["crossNic"],
-            heads=tuple(sorted(set(graph["intra"][: graph["nChannels"] * local_ranks : local_ranks]))),
-        )
-    return by_algorithm
+def graphs(raw: Sequence[Mapping[str, Any]], local_ranks: int, types: Sequence[str]) -> dict[Algorithm, Graph]:
+    """The channel graphs that NCCL's tuning uses, ``comm->graphs``, with the weakest values over all ranks, keyed by
+    algorithm; for a node with ``local_ranks`` ranks.
+
+    ``types`` are the release's types of paths. A graph without channels, because there is none or the communicator does
+    not support it, is ``EMPTY``.
+    """
+    algorithms = list(Algorithm)[: len(raw)]
+    found = [_graph(graph, OF_ALGORITHM[each], local_ranks, types) for each, graph in zip(algorithms, raw, strict=True)]
+    return {each: found[_BORROWED.get(each, each)] for each in algorithms}
+
+
+def _graph(graph: Mapping[str, Any], name: str, local_ranks: int, types: Sequence[str]) -> Graph:
+    if graph["nChannels"] <= 0:
+        return EMPTY
+    heads = tuple(sorted(set(graph["intra"][: graph["nChannels"] * local_ranks : local_ranks])))
+    return Graph(
+        pattern=Pattern(graph["pattern"]),
+        channels=graph["nChannels"],
+        same_channels=bool(graph["sameChannels"]),
+        bw_intra_gbs=graph["bwIntra"],
+        bw_inter_gbs=graph["bwInter"],
+        latency_inter_us=graph.get("latencyInter", 0.0),
+        type_intra=types[graph["typeIntra"]],
+        type_inter=types[graph["typeInter"]],
+        cross_nic=graph["crossNic"],
+        heads=heads if name in ENTER_THE_NETWORK and len(heads) != local_ranks else None,
+    )
 
 
 def tables(comm: Mapping[str, Any], layout: StructLayout) -> OracleTables:

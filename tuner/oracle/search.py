@@ -7,14 +7,11 @@ import xml.etree.ElementTree as ET
 from functools import cache
 from pathlib import Path
 
-from tuner import release
 from tuner.base.errors import OracleFailed
-from tuner.base.names import Pattern
 from tuner.machine import skeleton
-from tuner.machine.graphs import ENTER_THE_NETWORK, IN_ORDER, OF_ALGORITHM, Graph, Graphs, OrderedGraph, read_orders
+from tuner.machine.graphs import IN_ORDER, OF_ALGORITHM, Graphs, OrderedGraph, read_orders
 from tuner.machine.skeleton import Skeleton
 from tuner.oracle.api import Oracle
-from tuner.oracle.facts import TunedGraph as OracleGraph
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
 
@@ -46,23 +43,7 @@ def net_gbs(oracle: Oracle) -> float | None:
 
 def graphs(oracle: Oracle) -> Graphs:
     """Graphs by name, without those that NCCL did not search or that have no channels."""
-    paths = release.load(oracle.facts.release).paths.types
-    found = {
-        OF_ALGORITHM[algorithm]: Graph(
-            pattern=Pattern(searched.pattern),
-            channels=searched.n_channels,
-            same_channels=bool(searched.same_channels),
-            bw_intra_gbs=searched.bw_intra_gbs,
-            bw_inter_gbs=searched.bw_inter_gbs,
-            latency_inter_us=searched.latency_inter_us,
-            type_intra=paths[searched.type_intra],
-            type_inter=paths[searched.type_inter],
-            cross_nic=searched.cross_nic,
-            heads=_heads(searched, oracle.facts.local_ranks) if OF_ALGORITHM[algorithm] in ENTER_THE_NETWORK else None,
-        )
-        for algorithm, searched in oracle.graphs.items()
-        if searched.n_channels > 0
-    }
+    found = {OF_ALGORITHM[algorithm]: graph for algorithm, graph in oracle.graphs.items() if graph.channels}
     return {name: found[name] for name in IN_ORDER if name in found}
 
 
@@ -73,7 +54,3 @@ def ordered_graphs(oracle: Oracle) -> dict[str, OrderedGraph]:
         raise OracleFailed(f"NCCL {oracle.facts.release} wrote no graphs")
     orders = read_orders(dump)
     return {name: OrderedGraph(graph, orders[name][: graph.channels]) for name, graph in graphs(oracle).items()}
-
-
-def _heads(searched: OracleGraph, gpus: int) -> tuple[int, ...] | None:
-    return None if len(searched.heads) == gpus else searched.heads

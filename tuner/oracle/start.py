@@ -295,12 +295,16 @@ def _host(
 def _intercepted(prepared: Preparation) -> Intercepted:
     """What to intercept. Hosts of an NVLink domain make one system if NVML's peer-to-peer answers do not differ."""
     configuration, kinds = prepared.configuration, prepared.kinds
-    domains, name = configuration.domains, configuration.release
+    domains, types = configuration.domains, path_types(configuration.release)
     all_reach = all(host.peer_to_peer is PeerToPeer.all for host in configuration.hosts)
-    types = release.load(name if release.is_known(name) else release.names()[-1]).paths.types
     return Intercepted(
         topology_files=len(kinds) > 1 or bool(domains),
         systems=max(domains, default=1) > 1 and all_reach,
         networks=_MERGES in prepared.symbols.functions and len({kind.merges_nets for kind in kinds.values()}) > 1,
         named_paths=sum(1 << number for number, each in enumerate(types) if each not in PATHS_WITHOUT_WORD),
     )
+
+
+def path_types(name: str) -> tuple[str, ...]:
+    """The types of paths of a release, by NCCL's numbers; those of the newest known release if this one is unknown."""
+    return release.load(name if release.is_known(name) else release.names()[-1]).paths.types

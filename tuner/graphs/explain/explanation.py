@@ -3,11 +3,10 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, fields
 from functools import lru_cache
 
 from tuner import release
-from tuner.base.dataclass import dataclass
 from tuner.base.names import Pattern
 from tuner.base.numerics import f32
 from tuner.base.records import to_json
@@ -28,7 +27,7 @@ from tuner.graphs.explain.records import (
 from tuner.graphs.explain.runs import Detours, Relaxation, SearchRun, begun, loads, not_searched, run, summary
 from tuner.graphs.loop import FALLBACK_GBS
 from tuner.graphs.network_channels import DONE
-from tuner.graphs.request import SearchRequest
+from tuner.graphs.request import SearchRequest, request_of
 from tuner.graphs.system import DeviceKind, Link, System, SystemDevice
 from tuner.graphs.trial import Attempt, Position, Trial
 from tuner.release import Release
@@ -42,7 +41,6 @@ class Reasons:
     def __init__(self, found: SearchRun) -> None:
         self.found, self.trial = found, found.trial
         self.links = found.loop.channels.load.links
-        self.owners = {id(link): node for node in found.system.everything() for link in node.links}
         better = [attempt for attempt in found.attempts if attempt.found]
         self.last = better[-1] if better else None  # the search that found the graph
         self.several = found.system.several_nodes
@@ -161,7 +159,7 @@ class Reasons:
             return None
         at: Position = refusals.most_common(1)[0][0]
         link, has = self.links[at.number], self.found.bare_gbs[at.number]
-        owner, short = self.owner(link), attempt.rejections.left[at]
+        owner, short = self.found.owner(link), attempt.rejections.left[at]
         carries_gbs = has - short.left_gbs
         says = f"{phrase(owner, link)} has only {gbs(has)}, and {gbs(short.needed_gbs)} are needed."
         if carries_gbs > ROUNDING_GBS:
@@ -178,11 +176,7 @@ class Reasons:
         ]
         best = [path for path in paths if path.gbs == system.max_gbs]
         narrow = [link for path in best for link in path.links if link.gbs <= system.max_gbs]
-        return (self.owner(narrow[0]), narrow[0]) if narrow else None
-
-    def owner(self, link: Link) -> SystemDevice:
-        """The device at which a link starts."""
-        return self.owners[id(link)]
+        return (self.found.owner(narrow[0]), narrow[0]) if narrow else None
 
 
 def explain(request: SearchRequest, nccl: str, graph: str, with_lifts: bool = True) -> GraphExplanation:
@@ -221,11 +215,8 @@ def explain(request: SearchRequest, nccl: str, graph: str, with_lifts: bool = Tr
 
 
 def _searches(found: SearchRun) -> tuple[SearchTried, ...]:
-    owners = {id(link): node for node in found.system.everything() for link in node.links}
-    links = found.loop.channels.load.links
-    return tuple(
-        _search(found, attempt, [between(owners[id(link)], link) for link in links]) for attempt in found.attempts
-    )
+    names = [between(found.owner(link), link) for link in found.loop.channels.load.links]
+    return tuple(_search(found, attempt, names) for attempt in found.attempts)
 
 
 def _search(found: SearchRun, attempt: Attempt, links: Sequence[str]) -> SearchTried:
@@ -367,28 +358,13 @@ def _of_disk(key: str) -> dict[str, Found]:
         return {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """The key of a search. Requests with equal texts have the same key."""
-
-    text: str
-    nccl: str
-    freed: Relaxation
-    request: SearchRequest = field(compare=False)
-
-    @property
-    def on_disk(self) -> str:
-        """The key under which the graph's numbers are stored on disk."""
-        links, *others = (getattr(self.freed, each.name) for each in fields(self.freed))
-        freed = json.dumps([sorted(map(to_json, links)), *others])
-        return cached.key_of("numbers", self.text, cached.rules_of(self.nccl), freed)
-
-
 def again(request: SearchRequest, nccl: str, freed: Relaxation | None = None) -> RelaxedSearch:
     """The graphs of a request in a release. Raises BadTopology and BadInput as the search does."""
-    return _kept(_Key(json.dumps(asdict(request), sort_keys=True), nccl, freed or Relaxation(), request))
+    return _kept(json.dumps(asdict(request), sort_keys=True), nccl, freed or Relaxation())
 
 
 @lru_cache(maxsize=KEPT)
-def _kept(key: _Key) -> RelaxedSearch:
-    return RelaxedSearch(key.request, release.load(key.nccl), key.freed, key.on_disk)
+def _kept(request: str, nccl: str, freed: Relaxation) -> RelaxedSearch:
+    links, *others = (getattr(freed, each.name) for each in fields(freed))
+    key = cached.key_of("numbers", request, cached.rules_of(nccl), json.dumps([sorted(map(to_json, links)), *others]))
+    return RelaxedSearch(request_of(request), release.load(nccl), freed, key)

@@ -55,15 +55,13 @@ class BandwidthLimits:
         self.found, self.loads, self.again = found, loads, again
         self.before = summary(found.system, found.trial)
         self.links = found.loop.channels.load.links
-        self.owners = {id(link): node for node in found.system.everything() for link in node.links}
         self.classes = [
-            class_of(self.owner(number), link, bare)
-            for number, (link, bare) in enumerate(zip(self.links, found.bare_gbs, strict=True))
+            class_of(found.owner(link), link, bare) for link, bare in zip(self.links, found.bare_gbs, strict=True)
         ]
 
     def owner(self, number: int) -> SystemDevice:
         """The device at which a link starts."""
-        return self.owners[id(self.links[number])]
+        return self.found.owner(self.links[number])
 
     def all(self) -> tuple[Limit, ...]:
         """Every factor that limits the graph by itself. If there is none, the smallest set that limits it together;
@@ -291,10 +289,9 @@ def _name(element: ET.Element) -> str:
 def _pairs(found: SearchRun, classes: frozenset[LinkClass]) -> set[frozenset[int | str]]:
     """The two ends of the links of these classes: bus ids as numbers, CPUs by NUMA node."""
     load = found.loop.channels.load
-    owners = {id(link): node for node in found.system.everything() for link in node.links}
     bare = zip(load.links, found.bare_gbs, strict=True)
-    links = [(owners[id(link)], link) for link, gbs in bare if class_of(owners[id(link)], link, gbs) in classes]
-    return {frozenset((_key(owner), _key(link.to))) for owner, link in links}
+    links = [link for link, gbs in bare if class_of(found.owner(link), link, gbs) in classes]
+    return {frozenset((_key(found.owner(link)), _key(link.to))) for link in links}
 
 
 def _key(node: SystemDevice) -> int | str:

@@ -6,7 +6,8 @@ The module also finds out why NCCL treats a host as several nodes, and why traff
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
+from functools import cached_property
 from itertools import combinations, pairwise
 
 from tuner.base.dataclass import dataclass
@@ -54,7 +55,7 @@ def both(first: Relaxation, second: Relaxation) -> Relaxation:
     )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, eq=False)
 class SearchRun:
     """How the search for one graph went."""
 
@@ -68,7 +69,15 @@ class SearchRun:
     ring: Trial
     attempts: Sequence[Attempt]
     # Bandwidth of each link when nothing uses it, by the link's number
-    bare_gbs: list[float] = field(default_factory=list)
+    bare_gbs: Sequence[float]
+
+    @cached_property
+    def _owners(self) -> Mapping[int, SystemDevice]:
+        return {id(link): node for node in self.system.everything() for link in node.links}
+
+    def owner(self, link: Link) -> SystemDevice:
+        """The device at which a link starts."""
+        return self._owners[id(link)]
 
 
 def summary(system: System, trial: Trial) -> Found:
