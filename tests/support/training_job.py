@@ -19,6 +19,7 @@ from tuner import plugin
 from tuner.base.files import cache_folder, remember, sha256
 from tuner.oracle import symbols
 from tuner.oracle.library import Library, find
+from tuner.oracle.messages import Symbols
 from tuner.oracle.preloaded import preloaded
 from tuner.scenario.describe import describe
 
@@ -63,7 +64,7 @@ def _plan_line(nccl: str) -> str:
         return line
 
 
-def _read_plan_line(library: Library, located: symbols.Symbols) -> str:
+def _read_plan_line(library: Library, located: Symbols) -> str:
     from elftools.elf.elffile import ELFFile
 
     numbers: dict[str, int] = {}

@@ -176,7 +176,7 @@ def request(prepared: Preparation, log: Path, topologies: Sequence[Path], sysfs:
     )
 
 
-def _functions(located: symbols.Symbols) -> Functions:
+def _functions(located: Symbols) -> Functions:
     copies = located.functions.values()
     places = chain.from_iterable(chain.from_iterable(copies))
     return Functions("\n".join(located.functions), array("I", map(len, copies)), array("Q", places))
