@@ -124,7 +124,10 @@ def test_pick_for_people_says_whose_times_they_are(calibration: str) -> None:
 
 REFUSED = {
     "PCIe": (("pick", "allreduce", "--machine", "pcie-l40s", "--bytes", "1M"), "joined by"),
-    "generation": (("pick", "allreduce", "--machine", "dgx-1v", "--bytes", "1M"), "no calibration for Volta GPUs"),
+    "generation": (
+        ("pick", "allreduce", "--machine", "dgx-1v", "--bytes", "1M"),
+        "no calibration exists for Volta GPUs",
+    ),
     "registered buffers": ((*PICK, "--bytes", "1M", "--buffers", "registered"), "only plain buffers were measured"),
     "window": (
         ("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--buffers", "window"),
@@ -314,7 +317,7 @@ def test_overlap_says_the_sms_that_calls_take() -> None:
 
 def test_budget_without_a_calibration_says_why() -> None:
     words = ("budget", "docs/examples/step.csv", "--machine", "pcie-l40s", "--nodes", "2", "--nccl", "2.28.9")
-    assert "calibrated times: none; no calibrated times where" in run(*words).stdout
+    assert "calibrated times: none; no calibrated times exist if" in run(*words).stdout
     (variant,) = answers(*words)["variants"]
     assert "calibrated" not in variant
     assert variant["calibration"]["name"] is None
@@ -360,7 +363,7 @@ def test_scale_without_a_calibration_says_why_once() -> None:
         "--to-nodes",
         "8",
     ).stdout
-    assert out.count("calibrated times: none; no calibrated times where") == 1
+    assert out.count("calibrated times: none; no calibrated times exist if") == 1
     assert "calibrated us" not in out
 
 

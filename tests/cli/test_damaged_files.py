@@ -155,7 +155,7 @@ def test_statistics_with_rows_beyond_any_table_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("calls", ["1e308", "1e16", MANY_DIGITS, "-1", "nan"])
 def test_more_calls_than_there_can_be(calls: str, tmp_path: Path) -> None:
     (file := tmp_path / "job.csv").write_text(f"collective,bytes,calls\nallreduce,1M,{calls}\n")
-    assert "calls; valid: a number from 0 to 1e+15" in refusal(("budget", "FILE", *DGX), file)
+    assert "calls: give a number from 0 to 1e+15" in refusal(("budget", "FILE", *DGX), file)
 
 
 @pytest.mark.parametrize("size", [MANY_DIGITS, "9" * 400])

@@ -162,7 +162,7 @@ def test_what_has_no_schedule_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert "can only describe ranks, but the switch takes part" in refused(*by_switch, "--format", form, "-o", "x")
     assert "name them with --out" in refused("allreduce", "--bytes", "8K", *NODE, "--format", "chakra")
     assert "remove --wire" in refused("allreduce", "--bytes", "8K", *NODE, "--wire")
-    assert "--root 8: valid: 0 to 7" in refused("broadcast", "--bytes", "8K", *NODE, "--root", "8")
+    assert "--root 8 is no rank here: valid are 0 to 7" in refused("broadcast", "--bytes", "8K", *NODE, "--root", "8")
     monkeypatch.setitem(__import__("sys").modules, "google.protobuf", None)
     without = refused("allreduce", "--bytes", "8K", *NODE, "--format", "chakra", "-o", str(tmp_path / "x"))
     assert "pip install 'nccl-tuner[chakra]'" in without
@@ -183,9 +183,9 @@ def test_what_is_larger_than_memory_is_written_as_it_is_made() -> None:
     [
         (("allreduce", "--root", "3"), "--root: AllReduce has no root"),
         (("alltoall", "--root", "3"), "--root: AllToAll has no root"),
-        (("gather", "--root", "8"), "--root 8: valid: 0 to 7"),
-        (("send", "--rank", "8"), "--rank 8: valid: 0 to 7"),
-        (("recv", "--peer", "-1"), "--peer -1: valid: 0 to 7"),
+        (("gather", "--root", "8"), "--root 8 is no rank here: valid are 0 to 7"),
+        (("send", "--rank", "8"), "--rank 8 is no rank here: valid are 0 to 7"),
+        (("recv", "--peer", "-1"), "--peer -1 is no rank here: valid are 0 to 7"),
         (("gather", "--rank", "3"), "--rank and --peer only apply to send and recv"),
     ],
 )

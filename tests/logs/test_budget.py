@@ -117,8 +117,8 @@ def test_counts_become_nbytes_by_the_collective_and_its_ranks(tmp_path: Path) ->
             "x:2: unknown collective 'allreduse'; did you mean AllReduce?; valid: Broadcast",
         ),
         ("collective,bytes\n\nallreduce,8Q\n", "x:3: size '8Q'"),
-        ("collective,bytes\nallreduce,0\n", "x:2: size '0' is 0 bytes; valid: 1"),
-        ("collective,bytes,calls\nallreduce,8,-1\n", "x:2: '-1' calls; valid: a number from 0"),
+        ("collective,bytes\nallreduce,0\n", "x:2: size '0' is 0 bytes: valid are 1"),
+        ("collective,bytes,calls\nallreduce,8,-1\n", "x:2: '-1' calls: give a number from 0"),
         ("collective,bytes,calls\nallreduce,8,inf\n", "x:2: 'inf' calls"),
         ("collective,bytes,calls\nallreduce,8\n", "x:2: 2 cells in 3 columns (collective, bytes, calls)"),
         ("collective,bytes,weigth\nallreduce,8,1\n", "x:1: unknown column 'weigth'; valid: collective, bytes,"),
@@ -126,24 +126,24 @@ def test_counts_become_nbytes_by_the_collective_and_its_ranks(tmp_path: Path) ->
         ("collective,calls\nallreduce,8\n", "x:1: the size is missing; valid: bytes, bytes_per_rank, count"),
         ("collective,count\nallreduce,8\n", "x:2: a count of elements needs a dtype"),
         ("collective,count,dtype\nallreduce,8,bf17\n", "x:2: unknown type 'bf17'; valid: int8"),
-        ("collective,count,dtype\nallreduce,1.5,int8\n", "x:2: count '1.5'; valid: a whole number"),
+        ("collective,count,dtype\nallreduce,1.5,int8\n", "x:2: count '1.5': give a whole number"),
         ("collective,count,dtype\nallgather,9223372036854775807,int8\n", "x:2: allgather of 14757395258967641"),
         ("collective,bytes,op\nallreduce,8,plus\n", "x:2: unknown operation 'plus'; valid: sum"),
-        ("collective,bytes,ranks\nallreduce,8,0\n", "x:2: ranks '0'; valid: a whole number from 1"),
+        ("collective,bytes,ranks\nallreduce,8,0\n", "x:2: ranks '0': give a whole number from 1"),
         ("collective,bytes,calls,weight\nallreduce,8,1,1\n", "x:2: calls and weight both say how often a call is made"),
         ("collective,bytes,bytes_per_rank\nallreduce,8,1\n", "x:2: give exactly one column with the size"),
-        ("collective,bytes\n,8\n", "x:2: no collective"),
+        ("collective,bytes\n,8\n", "x:2: the collective is missing"),
         ("allreduce\n", "x:1: a line with the names of the columns is missing"),
         ("allreduce;8;1\n", "x:1: a line with the names of the columns is missing"),
         ("collective,bytes\n", "x has no records"),
         (" \n", "x: empty"),
         ("[]", "x has no records"),
-        ('[{"collective": "allreduce", "bytes": 8}, 1]', "x: record 2: not an object"),
+        ('[{"collective": "allreduce", "bytes": 8}, 1]', "x: record 2: an object with collective, bytes is expected"),
         ('[{"collective": "allreduce", "bytes": 8}, {"collective": "x", "bytes": 8}]', "x: record 2: unknown coll"),
         ('[{"collective": "allreduce", "size": 8}]', "x: record 1: unknown column 'size'"),
         ('{"collective": "allreduce", "bytes": 8}', "x: JSON that is neither a list of records nor a trace"),
-        ('[{"collective": ', "x: JSON that is cut off or damaged: Expecting value"),
-        ("[" * 100_000, "x: JSON that is cut off or damaged: maximum recursion"),
+        ('[{"collective": ', "x: its JSON is cut off or damaged: Expecting value"),
+        ("[" * 100_000, "x: its JSON is cut off or damaged: maximum recursion"),
         (b"\x1f\x8bnonsense", "x: "),
         (b"\xff\xfe\x00", "x: not text; valid: CSV or JSON"),
     ],
@@ -670,8 +670,12 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("allreduce,8,1\n")
     assert "x.csv.gz: No such file" in refused(f"{path}.gz", *HERE_TWO)
-    assert refused(path, *HERE_TWO, "--setting", "ALGO=Ring").startswith("--setting 'ALGO=Ring': expected NCCL_NAME=")
-    assert refused(path, *HERE_TWO, "--setting", "NCCL_ALGO").startswith("--setting 'NCCL_ALGO': expected NCCL_NAME=")
+    assert refused(path, *HERE_TWO, "--setting", "ALGO=Ring").startswith(
+        "--setting 'ALGO=Ring' is not of the form NCCL_NAME="
+    )
+    assert refused(path, *HERE_TWO, "--setting", "NCCL_ALGO").startswith(
+        "--setting 'NCCL_ALGO' is not of the form NCCL_NAME="
+    )
     assert "NCCL_NET_PLUGIN_REF_COUNT: not" in refused(path, *HERE_TWO, "--setting", "NCCL_NET_PLUGIN_REF_COUNT=1")
     assert refused(path, *HERE_TWO, "--communicator", "tp") == "--communicator 'tp': the calls name no communicator"
     assert "has no symmetric windows; valid: 2.27.3" in refused(
@@ -700,7 +704,9 @@ def test_sends_and_receives_are_counted_with_what_they_take(tmp_path: Path) -> N
 def test_results_of_nccl_tests_are_times_beside_a_list_and_no_list() -> None:
     examples = Path(__file__).parents[2] / "docs" / "examples"
     results, at = str(examples / "all_reduce.log"), ("--machine", "dgx-h100")
-    with pytest.raises(BadInput, match="results of nccl-tests are times, not a list of calls; valid as --measured"):
+    with pytest.raises(
+        BadInput, match="results of nccl-tests are times, not a list of calls: give them with --measured"
+    ):
         CliRunner().invoke(everything, ["budget", results, *at], catch_exceptions=False)
     taken = CliRunner().invoke(everything, ["budget", str(examples / "step.csv"), "--measured", results, *at])
     assert taken.exit_code == 0, taken.output

@@ -317,10 +317,10 @@ def test_nsight_exports_without_payloads(tmp_path: Path, statement: str, message
         (b'{"coll_perf": {}}\n{"coll_perf": {"coll": "AllReduce"}}', "not what the Inspector writes: KeyError"),
         (
             b'{"coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8}}\nnonsense\n{}\n',
-            "x:2: JSON that is cut off or damaged",
+            "x:2: its JSON is cut off or damaged",
         ),
         (b'{"dump_stats": {}}\n{"dump_stats": {}}', "no record of a collective"),
-        (b"nccl_collective_exec_time_microseconds{collective=\n", "x:1: not a line of Prometheus text"),
+        (b"nccl_collective_exec_time_microseconds{collective=\n", "x:1 is not a line of Prometheus text"),
         (b'nccl_bus_bandwidth_gbs{a="b"} 1\n', "no line of nccl_collective_exec_time_microseconds"),
         (b'{"entries": [], "pg_config": {}}', "has no entries"),
         (b'{"entries": [{}], "pg_config": {}}', r"entries\[0\] is not what the Flight Recorder writes"),
@@ -329,7 +329,7 @@ def test_nsight_exports_without_payloads(tmp_path: Path, statement: str, message
         (b"Comm. Op            Message Size        Count     Total Latency(ms)\n", "DeepSpeed's log has no call"),
         (
             b'[\n{"name": "AllReduce", "cat": "COLL", "ph": "b", "args": {"CommHash": 1}},\n',
-            "x:2: not an event of the example profiler plugin: KeyError",
+            "x:2 is not an event of the example profiler plugin: KeyError",
         ),
     ],
 )

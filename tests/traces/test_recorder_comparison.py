@@ -143,7 +143,7 @@ def test_a_folder_for_each_host_is_one_job(tmp_path: Path) -> None:
 
 def test_two_dumps_of_one_rank_are_refused(tmp_path: Path) -> None:
     files = write(tmp_path / "a", {0: SAME, 1: SAME}) + write(tmp_path / "b", {0: SAME})
-    with pytest.raises(BadInput, match="two dumps of rank 0"):
+    with pytest.raises(BadInput, match="are both dumps of rank 0"):
         findings_of(files)
 
 

@@ -392,7 +392,7 @@ def test_sequence_parallel_experts_split_the_rows_of_a_group() -> None:
     assert (decode["tokens to experts"]["bytes"], decode["tokens to experts"]["ranks"]) == (100 * row, 16)
     for wrong, says in (
         (("--engine", "vllm", "--job", "tp=8,ep=8"), "ep=16, or more"),
-        (("--engine", "tensorrt-llm", "--job", "tp=8,ep=16"), "is the number of all ranks; valid: tp=1, ep=16"),
+        (("--engine", "tensorrt-llm", "--job", "tp=8,ep=16"), "is the number of all ranks: use tp=1, ep=16"),
         (
             ("--engine", "vllm", "--model", "llama-3-70b", "--job", "ep=8"),
             "llama-3-70b has no experts to split: leave out ep",

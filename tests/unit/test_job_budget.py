@@ -121,7 +121,7 @@ def test_a_number_of_ranks_that_one_group_has_names_it(tmp_path: Path) -> None:
 
 
 def test_a_rank_of_no_such_job_is_refused() -> None:
-    with pytest.raises(BadInput, match="valid: 0 to 31"):
+    with pytest.raises(BadInput, match="valid are 0 to 31"):
         priced(EXAMPLE, JobGroups(layout_of("tp=4", 32), rank=32))
 
 

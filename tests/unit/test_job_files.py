@@ -74,7 +74,7 @@ def test_a_file_that_is_none_or_cut_is_named_and_left_out(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match=r"a\.1\.2\.0\.job is cut off"):
         joined.read_folder(tmp_path)
     (tmp_path / "b.job").write_bytes(b"")
-    with pytest.raises(BadInput, match=r"b\.job: "):
+    with pytest.raises(BadInput, match=r"b\.job is empty"):
         read_file(tmp_path / "b.job")
 
 

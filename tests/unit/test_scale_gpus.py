@@ -55,7 +55,7 @@ def test_the_command_prints_the_ranges() -> None:
 def test_nodes_that_differ_are_refused() -> None:
     mixed = Scenario("2.28.9", 1, "dgx-h100", others=(Scenario("", 1, machine="dgx-a100"),))
     with pytest.raises(
-        BadInput, match="the number of GPUs per node cannot be changed if nodes differ; valid: equal nodes"
+        BadInput, match="the number of GPUs per node cannot be changed if nodes differ: use equal nodes"
     ):
         scale(mixed, [ALLREDUCE], SIZES, CountQuery(1, 8, True, Axis.gpus_per_node))
 

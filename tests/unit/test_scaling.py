@@ -138,7 +138,7 @@ def test_where_nothing_runs_there_is_no_pick() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     described = scenario("dgx-h100", "2.28.9")
-    with pytest.raises(BadInput, match="the number of nodes cannot be changed if nodes differ; valid: equal nodes"):
+    with pytest.raises(BadInput, match="the number of nodes cannot be changed if nodes differ: use equal nodes"):
         scale(replace(described, others=(described,)), ALL, SIZES)
     with pytest.raises(BadInput, match=r"2\*\*62 in all"):
         scale(described, ALL, [1 << 50], per_rank=True)

@@ -77,7 +77,7 @@ def test_a_machine_with_a_variable_of_the_search_is_searched_with_it(tmp_path: P
     assert same.communicator().graphs == crossing.communicator().graphs
     graphs = tmp_path / "graphs.xml"
     CliRunner().invoke(everything, ["graphs", "--machine", "a100-4x-2nic", "--nodes", "2", "--dump", str(graphs)])
-    with pytest.raises(BadInput, match="NCCL_CROSS_NIC: the search of graphs reads these, but the given"):
+    with pytest.raises(BadInput, match="NCCL_CROSS_NIC: NCCL searches graphs with these variables, but the given"):
         replace(crossing, graphs=graphs).communicator()
 
 
