@@ -242,5 +242,5 @@ def test_a_kernel_where_the_classic_path_has_nothing() -> None:
 
 def test_less_than_a_byte_for_each_rank_is_refused() -> None:
     request = Request(Collective.AllGather, DataType.int8, Op.sum, buffers=Buffers.window)
-    with pytest.raises(BadInput, match="less than a byte for each rank; valid: from 8 bytes"):
+    with pytest.raises(BadInput, match="less than a byte for each rank: give 8 bytes or more"):
         selection_of("2.28.9", "dgx-h100", {}).non_classic_paths(request, [8, 4])
