@@ -478,6 +478,20 @@ def test_times_that_releases_have_alike_are_computed_once(monkeypatch: pytest.Mo
             assert np.array_equal(getattr(lines[at], name), getattr(line, name), equal_nan=True)
 
 
+def test_a_release_that_a_site_was_not_measured_with_has_its_own_intervals_beside_one_that_it_was() -> None:
+    """The rows of alps between nodes are from 2.23.4, and 2.24.3 runs the same calls there."""
+
+    def collected(*releases: str) -> data.CalibratedLines:
+        report = collect(Scenario(nccl="2.24.3", machine="alps", nodes=2), releases, DataType.float32, Op.sum)
+        return data.collect_calibrated(report, TimesWanted(True))
+
+    both = collected("2.23.4", "2.24.3")
+    for at, line in collected("2.24.3").items():
+        assert both[at].used == line.used
+        for name in ("time_us", "low_us", "high_us", "measured"):
+            assert np.array_equal(getattr(both[at], name), getattr(line, name), equal_nan=True)
+
+
 SVG = "{http://www.w3.org/2000/svg}"
 WIDEST = 0.66  # of a letter, as a part of its height, on average of a line
 NCCL = "2.28.9"

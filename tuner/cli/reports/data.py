@@ -274,9 +274,8 @@ def _times(
 def _by(model: TimeModel) -> tuple[Hashable, ...]:
     """What calibrated times depend on beside the features of calls."""
     communicator = model.selection.communicator
-    release = communicator.release.name if communicator.nodes == 1 else ""  # between nodes it does not matter
     by = model.calibration.name, model.same_machine, model.chosen.adapters_gbs
-    return *by, communicator.nodes, communicator.local_ranks, release
+    return *by, communicator.nodes, communicator.local_ranks, model.depends_on_release()
 
 
 def _few_digits(values: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -127,17 +127,16 @@ def _between_nodes(
     """Times from the site's rows or, without rows, from what sites have in common; never faster than the adapters
     allow.
     """
-    another_release = calibration.between is not None and place.nccl not in calibration.between_releases
-    log_us, half = calibration.process.corrected(calls, another_release=another_release)
+    another_release = _other_release(calibration, place.nccl)
+    log_us, half = calibration.process.corrected(calls, another_release=another_release is not None)
     low = log_us - half
     if adapters_gbs:
         link = log(between_bytes(place.collective, calls.bytes, place.nodes) / (adapters_gbs * 1e3))
         log_us, low = most(log_us, link), most(low, link)
     key = place.collective, place.algo_proto
     carried: list[CarriedOver] = [] if same_machine else [CarriedOver.machine]
-    if another_release:
-        far = _minors_apart(place.nccl, calibration.between_releases) >= FAR_MINORS
-        carried.append(CarriedOver.site_release if far else CarriedOver.release)
+    if another_release is not None:
+        carried.append(another_release)
     rows, beyond = calibration.between, calls.bytes < 0
     if rows is None:
         carried.append(CarriedOver.site)
@@ -153,10 +152,13 @@ def _between_nodes(
     return _times((log_us, low, log_us + half), tuple(carried), beyond, measured)
 
 
-def _minors_apart(nccl: str, releases: Sequence[str]) -> int:
-    """Number of minor releases from ``nccl`` to the nearest of the others; 0 without any."""
+def _other_release(calibration: Calibration, nccl: str) -> CarriedOver | None:
+    """Whether no row of the site is from this release, and whether those of the nearest release are far from it."""
+    if calibration.between is None or nccl in calibration.between_releases:
+        return None
     minor = int(nccl.split(".")[1])
-    return min((abs(int(each.split(".")[1]) - minor) for each in releases), default=0)
+    apart = min((abs(int(each.split(".")[1]) - minor) for each in calibration.between_releases), default=0)
+    return CarriedOver.site_release if apart >= FAR_MINORS else CarriedOver.release
 
 
 def between_bytes(collective: int, nbytes: Numbers, nodes: int) -> Numbers:
@@ -253,6 +255,13 @@ class TimeModel:
     def exchanges(self, calls: Exchanges) -> CalibratedTimes:
         """Times of AllToAll on communicators of this kind. BadInput if no such call was measured."""
         return exchange_times(self.calibration, calls, same_machine=self.same_machine)
+
+    def depends_on_release(self) -> str:
+        """What the times of calls with given features depend on besides the number of ranks and nodes: on one node the
+        release, between nodes whether the site was measured with it."""
+        communicator = self.selection.communicator
+        name = communicator.release.name
+        return name if communicator.nodes == 1 else _other_release(self.calibration, name) or ""
 
     def _place(self, request: Request, algo_proto: int) -> Place:
         communicator = self.selection.communicator
