@@ -65,8 +65,9 @@ class AuditedRun:
     calls the tuner, None if NCCL never calls it.
 
     ``least_questions`` to ``most_questions``: how often NCCL asks the tuner about one call. ``query_us`` is the median
-    time of a question, ``slowest_query_us`` the longest. ``new_here``: how many calls run differently than under the
-    previous release in the list, although NCCL without the tuner runs them in the same way.
+    time of a question, ``slowest_query_us`` the longest. ``new_here``: how many calls this release runs differently
+    with the tuner than the release before it on the same shape, although both run them in the same way without the
+    tuner.
     """
 
     nccl: str
@@ -83,7 +84,7 @@ class AuditedRun:
 
     @property
     def place(self) -> str:
-        """The release and shape as findings name them."""
+        """The release, the ranks and the nodes of this run, as text for findings."""
         return f"NCCL {self.nccl} on {self.ranks} ranks of {self.nodes} node{'s' * (self.nodes > 1)}"
 
 
@@ -137,8 +138,8 @@ def taken_by(nccl: str, offered: Sequence[int]) -> int | None:
 
 
 def by_default() -> list[str]:
-    """For each way to ask a tuner and read its answer: the newest available release. Only releases that pass costs to
-    tuners count.
+    """The releases that an audit uses by default. Releases differ in the tuner interface and in how they read a tuner's
+    answer; of each kind, the newest available release that passes its costs to tuners is used.
     """
     newest: dict[object, str] = {}
     for name in release.names():
@@ -200,7 +201,9 @@ class _Faults:
     def of(
         self, name: str, severity: Severity, run: AuditedRun, calls: Sequence[Operation] = (), **facts: object
     ) -> None:
-        """Notes a fault that these calls of a run show; the finding has the facts that were noted first."""
+        """Records that the ``calls`` of a run show the fault ``name``. If a fault is recorded several times, its
+        finding keeps the severity and ``facts`` of the first time.
+        """
         self._kinds.setdefault(name, (severity, facts))
         self._runs[name].append(run)
         self._calls[name].extend(calls)
@@ -241,7 +244,9 @@ class _Run:
         self._explained: set[Operation] = set()  # calls whose answers are known to differ
 
     def made(self, collectives: Sequence[Collective], sizes: Sequence[int]) -> AuditedRun:
-        """Asks everything and returns the run; if a process ends early, the run has what was answered until then."""
+        """Asks the tuner about all collectives and sizes in several processes, and returns the run with the results. If
+        a process with the tuner ends early, the run has the answers up to then.
+        """
         with Oracle(self.plain, self.timeout_s) as oracle:
             calls = _calls(oracle, collectives, sizes)
             own = {call: oracle.launch_tuned(call) for call in calls}

@@ -53,12 +53,14 @@ class NoCalibration:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedEstimate:
-    """The calibrated time of a call. ``measured``: whether its combination was measured for its collective.
+    """The calibrated time of a call. ``measured``: whether the call's algorithm and protocol were measured for its
+    collective.
 
-    ``widths`` are the parts of the interval: squares of half the width in the time's logarithm, by kind of
-    extrapolation and by target (release, number of nodes and so on). ``combination`` is the calibration's name with the
-    ids of collective, algorithm and protocol; ``call`` encodes everything else that the time depends on. ``site_call``,
-    for calls between nodes, says which part of the error other calls of the site share.
+    ``widths`` says how much each extrapolation widens the interval. Its keys are the kind of extrapolation and the
+    target (release, number of nodes and so on); its values are squares of half a width, in the time's logarithm.
+    ``combination`` is the calibration's name with the ids of collective, algorithm and protocol; ``call`` encodes
+    everything else that the time depends on. ``site_call`` is for calls between nodes: from it follows which part of
+    the error two calls on the same site have in common.
     """
 
     time: TimeInterval = field(metadata=json_form(merged=True))
@@ -110,7 +112,7 @@ def answering(
 
 
 def estimates(model: TimeModel, request: Request, picks: Picks) -> list[CalibratedEstimate]:
-    """Estimates of what is launched, one per size."""
+    """The calibrated times of the ``picks``, one per size."""
     by_place: dict[int, CalibratedEstimate] = {}
     for where, calls in features.by_combination(model.selection, request, picks):
         by_place |= zip(where.tolist(), _alike(model, request, calls, calls.algo_proto), strict=True)
@@ -185,8 +187,8 @@ def of_combinations(
 def of_launches(
     model: TimeModel, request: Request, sizes: Sequence[int], launches: Sequence[Choice], nccl_us: Sequence[float]
 ) -> list[CalibratedEstimate]:
-    """Estimates of calls that are launched with these choices, one per size. ``sizes`` are NCCL's nBytes, ``nccl_us``
-    are NCCL's predictions.
+    """The calibrated times of calls whose algorithm, protocol, channels and threads are given by ``launches``, one per
+    size. ``sizes`` are NCCL's nBytes, ``nccl_us`` are NCCL's predictions.
     """
     if not launches:
         return []
@@ -205,8 +207,8 @@ def of_launches(
 
 
 def used(answers: Answering, named_estimates: Iterable[tuple[str, CalibratedEstimate]] = ()) -> CalibrationUsed:
-    """The calibration that answered, with the extrapolations that the estimates need. Each estimate comes with the name
-    of its combination.
+    """The calibration that answered, with the extrapolations that the estimates need. Each estimate is paired with the
+    name of its combination, such as ``Ring/LL``.
     """
     if isinstance(answers, NoCalibration):
         return CalibrationUsed(None, answers.reason)
@@ -232,8 +234,8 @@ def merged(several: Sequence[CalibrationUsed]) -> CalibrationUsed:
 
 
 def together(times: Iterable[TimeInterval]) -> TimeInterval:
-    """Time of the calls made one after the other. The calibration's error is common to all calls, so bounds are
-    added.
+    """Time of the calls made one after the other. The calibration's error is the same for all calls, so the lower
+    bounds are summed, and so are the upper bounds.
     """
     several = list(times)
     return TimeInterval(
@@ -286,7 +288,7 @@ class CalibratedRatio:
 
     @property
     def may_be_none(self) -> bool:
-        """Whether the time may be unchanged: whether the bounds contain a ratio of 1."""
+        """Whether the time may be unchanged: the ratio 1 lies between the bounds."""
         return self.low < 1 < self.high
 
 
@@ -305,12 +307,12 @@ class CalibratedDifference:
 def ratio(before: CalibratedEstimate, after: CalibratedEstimate) -> CalibratedRatio:
     """The time after a change divided by the time before it, with bounds.
 
-    A calibration's error is partly common to many calls, and how much is common is not known. So bounds are added, with
-    these exceptions. A call that is the same on both sides takes the same time. If both sides run the same combination
-    on one node, the error of an extrapolation to the same target (such as a machine that was not measured) cancels. The
-    bounds then hold for 89 to 99 % of such pairs in public measurements of other machines (DGX H100 by B200's
-    calibration, B200 by H100's). Between nodes both sides are on the same site, and the covariances of its calls say
-    what cancels.
+    Both times share a part of the calibration's error, but how large this part is is not known. So the ratio's interval
+    is as wide as both intervals together, in logarithms, with three exceptions. If the call is the same on both sides,
+    the ratio is exactly 1. If both sides run the same combination on one node, the error of an extrapolation to the
+    same target (such as a machine that was not measured) cancels. The bounds then hold for 89 to 99 % of such pairs in
+    public measurements of other machines (DGX H100 by B200's calibration, B200 by H100's). If both calls run between
+    nodes of the same site, the covariance of the two calls' errors says how much of them cancels.
     """
     middle, low, high = (float(f"{value:.6g}") for value in _bounds(before, after))
     return CalibratedRatio(middle, low, high, before.measured and after.measured, _extrapolated(before, after))
@@ -324,8 +326,8 @@ def _extrapolated(before: CalibratedEstimate, after: CalibratedEstimate) -> str:
 
 
 def difference(pairs: Iterable[tuple[CalibratedEstimate, CalibratedEstimate, float]]) -> CalibratedDifference:
-    """Difference of the total time of calls made one after the other. Each element is the time before, the time after,
-    and the number of calls.
+    """Difference of the total time of calls made one after the other. Each element of ``pairs`` is the time of a call
+    before the change, its time after it, and the number of such calls.
     """
     before_us = before_low_us = before_high_us = us = low_us = high_us = 0.0
     for before, after, calls in pairs:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # with the time model, which a plain pick does without
 def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
     """The scenario after applying each KEY=VALUE in order; a key is one of :data:`KEYS` or a variable of NCCL.
 
-    BadInput if a key is unknown, has an impossible value, or has two values. UnknownRelease or BadConstants for such
-    values.
+    BadInput if a key is unknown, has an impossible value, or has two values. UnknownRelease if the value is a release
+    that is not known, BadConstants if it is a file of constants that cannot be used.
     """
     for several in _values_of_keys(assignments).values():
         if len(several) > 1:
@@ -218,7 +218,9 @@ class AtSize:
 
 
 def at_sizes(before: "Side", after: "Side", request: Request, sizes: Sequence[int]) -> list[AtSize]:
-    """Picks of both sides at ``sizes`` (nBytes), as rank 0 sees them. NoAlgorithm and BadInput name the side."""
+    """Picks of both sides at ``sizes`` (nBytes), as rank 0 sees them. The messages of NoAlgorithm and BadInput begin
+    with the title of the side that raised them.
+    """
     nbytes = np.array(sizes, np.uint64)
     old, new = (side.picks(request, nbytes) for side in (before, after))
     return [

@@ -67,8 +67,8 @@ def choices(
 def picks(selection: Selection, request: Request, sizes: SizeArray, table_us: FloatArray | None = None) -> Picks:
     """The picks of ``sizes`` (ascending, at least one); if there is nothing to run, values are as in :class:`Choices`.
 
-    There is nothing to run below one element in each part of nBytes, nor above the largest size that NCCL accepts.
-    ``table_us``: the cost table, if known, of those ``sizes`` that have at least one element.
+    Nothing can run if a part of nBytes is less than one element, or if nBytes is above the largest size that NCCL
+    accepts. ``table_us``: the cost table, if known, of those ``sizes`` that have at least one element.
     """
     shape = sizes.shape
     made = Picks(
@@ -104,7 +104,9 @@ def _picked(selection: Selection, request: Request, sizes: SizeArray, table_us: 
 
 
 def changed(before: Choices, after: Choices) -> NDArray[np.bool_]:
-    """Mask: whether algorithm or protocol changes. It has a truth value for each number of nodes and size."""
+    """Whether the algorithm or the protocol differs between ``before`` and ``after``: an array of truth values with a
+    row for each number of nodes and a column for each size.
+    """
     differ: NDArray[np.bool_] = (before.algorithm != after.algorithm) | (before.protocol != after.protocol)
     return differ
 
@@ -150,7 +152,9 @@ def curves(scenario: Scenario, request: Request, sizes: SizeArray) -> Curves:
 
 
 def curves_beside(picks: Choices, selection: Selection, request: Request) -> Curves:
-    """The curves of the combinations that the call may use, together with the given ``picks`` of one row."""
+    """The times of the combinations that the call may use, over the sizes of ``picks``. ``picks`` has one row, and
+    becomes the curves' ``picks``.
+    """
     sizes = picks.bytes
     algo_protos = tuple(selection.candidates(request))
     table_us = selection.cost_table(request, sizes)

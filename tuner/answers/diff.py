@@ -45,7 +45,8 @@ class Side:
     """One side of a comparison, with its ranges computed once.
 
     ``whole``: ranges are split also by channels and threads, not only by algorithm and protocol. ``near``: a side that
-    probably has similar ranges, which makes this side's ranges faster to find. Sides that choose alike have one object.
+    probably has similar ranges, which makes this side's ranges faster to find. If this side and ``near`` choose in the
+    same way for a request, they share its ranges.
     """
 
     def __init__(
@@ -78,7 +79,9 @@ class Side:
             return ranges
 
     def picks(self, request: Request, sizes: SizeArray) -> list[AnyPick]:
-        """The picks (:func:`tuner.answers.symmetric.picks_of`) of ``sizes`` in bytes, [size]; errors name the side."""
+        """The picks (:func:`tuner.answers.symmetric.picks_of`) of ``sizes`` in bytes, [size]. The message of an error
+        begins with the side's title.
+        """
         with self._named():
             return picks_of(self.selection, request, sizes)
 
@@ -90,7 +93,9 @@ class Side:
             raise type(error)(f"{self.scenario.title}: {error}") from error
 
     def times_us(self, request: Request, sizes: SizeArray, picks: Sequence[AnyPick]) -> list[float | None]:
-        """The times (:func:`tuner.answers.symmetric.times_us`) of ``sizes`` in bytes, [size]; errors name the side."""
+        """The times (:func:`tuner.answers.symmetric.times_us`) of ``picks`` at ``sizes`` in bytes, [size]. The message
+        of an error begins with the side's title.
+        """
         with self._named():
             return times_us(self.selection, request, sizes, picks)
 
@@ -137,7 +142,8 @@ class PickChanges(Rows[PickChange]):
     def plot(self, path: Path | str | None = None) -> "Figure":
         """Draws what both sides pick over sizes, and the ratio of predicted times where the pick changes.
 
-        A ``path`` (.png, .svg, .pdf) is written. Errors: BadInput for another ending, and without matplotlib.
+        If a ``path`` (.png, .svg, .pdf) is given, the figure is saved there. BadInput for another ending; MissingExtra
+        without matplotlib.
         """
         from tuner.answers import charts
 
@@ -165,8 +171,9 @@ def diff(before: Side, after: Side, request: Request) -> list[PickChange]:
 
 
 def loss(change: PickChange) -> tuple[float, str] | None:
-    """The loss of a change at the middle of its range, as a share: 0.1 if the new pick takes 10 % longer than the old
-    one, negative if it is faster; and whose times were compared. None if no model has a time for both picks.
+    """The loss by a change at the middle of its range, and a text that says whose times were compared. The loss is a
+    share: 0.1 if the new pick takes 10 % longer than the old one, negative if it is faster. Returns None if no model
+    has a time for both picks.
 
     Calibrated times are compared if there are any, else times of the model before the change or, if that cannot run the
     new pick, each side's own.

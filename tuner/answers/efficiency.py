@@ -90,7 +90,8 @@ class EfficiencyReport:
 class Assumed:
     """Alphas and betas inside and between nodes that are assumed if none were measured.
 
-    A beta of None means the bandwidth of the links; between nodes, a GPU's share of the network.
+    If ``beta_intra_gbs`` is None, the bandwidth of the links inside a node is assumed; if ``beta_inter_gbs`` is None, a
+    GPU's share of the node's network bandwidth.
     """
 
     alpha_intra_us: float = ALPHA_INTRA_US

@@ -105,10 +105,10 @@ class Explanation(Framed):
         return html_table(call, ("combination", "time_us", "slower_percent"), rows, below)
 
     def plot(self, path: Path | str | None = None) -> "Figure":
-        """Draws the times of the pick and of every other combination that the call may use. A ``path`` (.png, .svg,
-        .pdf) is written.
+        """Draws the times of the pick and of every other combination that the call may use. If a ``path`` (.png, .svg,
+        .pdf) is given, the figure is saved there.
 
-        Errors: BadInput for another ending, and without matplotlib.
+        BadInput for another ending of the path; MissingExtra without matplotlib.
         """
         from tuner.answers import charts
 

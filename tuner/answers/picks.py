@@ -238,8 +238,8 @@ class CallPicks(Picks):
         """Draws predicted times and bus bandwidths of the picks and of all combinations that the call may use, over the
         sizes.
 
-        With one size the times are bars. A ``path`` (.png, .svg, .pdf) is written. Errors: BadInput without sizes, for
-        another ending, and without matplotlib.
+        With one size the times are bars. If a ``path`` (.png, .svg, .pdf) is given, the figure is saved there. BadInput
+        without sizes or for another ending; MissingExtra without matplotlib.
         """
         from tuner.answers import charts, choices
 
@@ -318,9 +318,10 @@ class CallRanges(Ranges):
         object.__setattr__(self, "scenario", scenario)
 
     def plot(self, path: Path | str | None = None) -> "Figure":
-        """Draws the pick of each range, its channels and threads, over sizes. A ``path`` (.png, .svg, .pdf) is written.
+        """Draws the pick of each range, its channels and threads, over sizes. If a ``path`` (.png, .svg, .pdf) is
+        given, the figure is saved there.
 
-        Errors: BadInput for another ending, and without matplotlib.
+        BadInput for another ending of the path; MissingExtra without matplotlib.
         """
         from tuner.answers import charts
 

@@ -1,4 +1,4 @@
-"""Draws records as figures with matplotlib, which the modules of this package import, except for the colours."""
+"""Draws records as figures with matplotlib. All modules of this package import it, except the module of the colours."""
 
 import io
 from collections.abc import Callable, Mapping

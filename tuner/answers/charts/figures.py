@@ -38,7 +38,7 @@ NO_LOSS, LOSS = "#FFFFFF", "#C62828"
 class RegretMark:
     """A measured point of a map: its row and size, and how much slower the pick is than the best choice, as a share.
 
-    ``loses``: whether the loss is beyond the noise.
+    ``loses``: whether the pick is slower than the best choice by more than the noise of the measurement.
     """
 
     row: int
@@ -50,7 +50,8 @@ class RegretMark:
 def choice_map(choices: Choices, what: str, where: str, marks: Sequence[RegretMark] = ()) -> NotebookFigure:
     """Draws a map of choices: colour shows the algorithm, hatch the protocol; the legend has only what occurs.
 
-    ``what`` and ``where`` are the headings: the call; and machine, release and settings. ``marks``: measured points.
+    ``what`` is the heading with the call, ``where`` the one with machine, release and settings. ``marks`` are measured
+    points, drawn on the map.
     """
     canvas = NotebookFigure(figsize=(11, 6), layout="constrained")
     axes = canvas.subplots()
@@ -131,8 +132,8 @@ STYLES = {
 
 
 def classes(before: Choices, after: Choices) -> parts.Classes:
-    """The classes of the cells, numbers of ``STYLES`` [row][size]; where the pick changes, the class says how the
-    times compare.
+    """For each cell of the map, the key of its look in ``STYLES``: numbers [row][size]. If the pick changes in a cell,
+    its look shows the ratio of the predicted times after and before.
     """
     ratios = 1 + np.searchsorted(np.array(_BOUNDS, np.float32), ratio(before, after))
     classed = np.where(changed(before, after), ratios, SAME)
@@ -335,8 +336,9 @@ WHOSE = {
 
 
 def left_out_sites(classes: Sequence[ClassAccuracy]) -> NotebookFigure:
-    """Draws the model's errors by class of GPUs and by how many rows of the site it was given, over all sizes and from
-    16 MiB on, and how often its intervals hold.
+    """Draws the errors of the time model at sites that it was not fitted to, and how often its 90 % intervals hold.
+    There is a group of bars for each class of GPUs and each number of measured rows of the site that the model was
+    given; one panel has the errors over all sizes, another those from 16 MiB on.
     """
     canvas = NotebookFigure(figsize=(11, 8), layout="constrained")
     panels = canvas.subplots(3, 1, sharex=True)

@@ -61,7 +61,9 @@ def of_acceptance(result: Acceptance) -> NotebookFigure:
 
 
 def of_class(result: Acceptance, size: JudgedSize) -> Mapping[str, Sequence[PublicCurve]]:
-    """Curves of the healthy runs among which a kind of call was ranked, by name of their table."""
+    """The bandwidths of the healthy runs, public or kept by the user, with which a kind of call was compared; the keys
+    are the names of the runs' tables.
+    """
     found: dict[str, list[PublicCurve]] = {}
     for ranked in result.comparisons:
         of_call = (ranked.collective, ranked.nodes, ranked.gpus_per_node)
@@ -76,8 +78,8 @@ def of_class(result: Acceptance, size: JudgedSize) -> Mapping[str, Sequence[Publ
 
 
 def slow_from(sizes: Sequence[JudgedSize]) -> int | None:
-    """The size in bytes from which on all sizes fail; a single one in between may pass. None if there is no such
-    size.
+    """The size in bytes from which on all sizes fail, except for single sizes between two that fail. None if there is
+    no such size.
     """
     first, passed = None, 0
     for each in reversed(sizes):

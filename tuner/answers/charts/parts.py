@@ -71,8 +71,8 @@ def node_axis(axes: Any, nodes: Sequence[int], most: int = 16) -> None:
 
 
 def row_edges(nodes: Sequence[int]) -> FloatEdges:
-    """Edges of the rows as base-2 logarithms, numbers [edge]: between the ascending counts and beyond both ends, one
-    more than rows.
+    """Lower and upper edges of the rows, as base-2 logarithms of node counts. The array of numbers [edge] has one more
+    element than there are rows, whose node counts are ascending.
     """
     counts = np.log2(nodes)
     middle = (counts[1:] + counts[:-1]) / 2
@@ -133,7 +133,9 @@ class Style:
     label: str
 
     def apply(self, patch: Patch, edge_points: float) -> Patch:
-        """Gives the patch this look; hatches have the colour of the edge, which is the ink."""
+        """Sets the look of the ``patch`` to this style, and returns the patch. Its hatches and its edge get the colour
+        ``ink``.
+        """
         patch.set(facecolor=self.colour, edgecolor=self.ink, linewidth=edge_points, label=self.label)
         patch.set(hatch=self.hatch * DENSITY, hatch_linewidth=INK_POINTS)
         return patch
@@ -168,7 +170,7 @@ def legend_of_picks(
 
 
 def occurring(*classes: Classes) -> list[int]:
-    """The numbers of the classes that occur in any of the arrays [row][size], ascending."""
+    """The distinct class numbers in all the arrays [row][size] together, ascending."""
     return sorted({int(number) for each in classes for number in np.unique(each)})
 
 
@@ -214,7 +216,9 @@ PICKS = {
 
 
 def pick_classes(algorithm: NDArray[np.int8], protocol: NDArray[np.int8]) -> Classes:
-    """The classes, numbers of ``PICKS`` [row][size], from NCCL's ids, which are both -1 if nothing can run."""
+    """The class of each cell as a key of ``PICKS``, numbers [row][size], from NCCL's ids of algorithm and protocol.
+    Both ids are -1 if nothing can run.
+    """
     return np.where(algorithm < 0, NOTHING, algorithm.astype(np.int64) * len(Protocol) + protocol)
 
 

@@ -185,7 +185,7 @@ def _pairs(gpus: tuple[Gpu, ...]) -> Mapping[tuple[int, int], int]:
 def without_gpudirect(node: ExaminedNode) -> TopologyFinding | None:
     """Finds GPUs without GPUDirect RDMA, although their model supports it and the node has an adapter that can use it.
 
-    With only sockets NCCL writes gdr="0" for every GPU.
+    If a node has only sockets and no such adapter, gdr="0" is no fault: NCCL then writes it for every GPU.
     """
     pairs = counterparts(node) if node.same else {}
     off = [pci for pci in node.gpus if _is_off(pci.find("gpu")) and not _is_off(_gpu(pairs.get(pci)))]

@@ -31,11 +31,12 @@ CHECKS = (check_places.check, check_links.check_links, check_gpus.check, check_l
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Findings in ``file``. ``nearness`` is how similar the machine is with which the topology is compared;
-    ``topology`` is the repaired text.
+    """Findings in ``file``. ``nearness`` says which machine of the catalogue the topology is compared with, and how
+    similar both are. ``topology`` is the text of the repaired topology.
 
-    ``left`` are the findings that remain in the repaired text. ``sizes`` have the picks before and after, for this
-    release and number of nodes. ``sizes`` is empty if one of these cannot be answered; ``not_priced`` then says why.
+    ``left`` are the findings that remain in the repaired text. ``sizes`` has NCCL's picks before and after the repair,
+    for the release ``nccl`` and ``nodes`` nodes. It is empty if the picks before or after the repair cannot be
+    computed; ``not_priced`` then says why.
     """
 
     file: str
@@ -51,7 +52,9 @@ class Examination:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong; notes, and findings that only differ from another machine, do not count."""
+        """Whether the topology has no finding of the severity ``wrong``. Notes, and differences from a machine that
+        only resembles the node, do not count.
+        """
         return all(finding.severity != WRONG for finding in self.findings)
 
 
@@ -128,8 +131,8 @@ def _split(file: str, text: str, asked: DoctorOptions) -> Iterator[TopologyFindi
 
 
 def after(text: str, changes: Sequence[str]) -> str:
-    """The text after changes that are written as for ``diff``, in order; changes of links name links by names that
-    stay.
+    """The text after applying the changes in order; they are written as for ``diff``. Neighbouring changes of PCIe
+    links that name their devices are applied together.
     """
     pairs = [(key, value) for key, _, value in (change.partition("=") for change in changes)]
     in_turn: list[tuple[str, str]] = []
@@ -141,7 +144,9 @@ def after(text: str, changes: Sequence[str]) -> str:
 
 
 def node_of(text: str, near: Nearness | None, named: bool = False) -> ExaminedNode:
-    """The node of a topology, and the machine ``near`` beside it, ``named`` by a user. Errors: BadTopology."""
+    """The node of a topology, together with the machine ``near`` with which it is compared. ``named``: whether the user
+    said that the node is this machine. Raises BadTopology.
+    """
     root = ET.fromstring(text)
     like = None if near is None else catalogue.load(near.machine)
     like_root = None if like is None else ET.fromstring(like.topology_xml)

@@ -9,10 +9,11 @@ from tuner.base.dataclass import dataclass
 
 
 def counterparts(node: ExaminedNode) -> dict[ET.Element, ET.Element]:
-    """Pairs the <pci> of GPUs and adapters with those of the machine: by number, or adapters by name if all names
-    agree.
+    """The machine's <pci> for each <pci> of a GPU or adapter of the node. GPUs are paired by number, adapters by name
+    if the machine has all their names, else by number.
 
-    Empty without a machine; has no adapters if the numbers of adapters differ.
+    The result is empty if the node is compared with no machine. It leaves out the GPUs if the node and the machine have
+    different numbers of GPUs, and the adapters if the machine has neither all their names nor the same number of them.
     """
     if node.like_root is None:
         return {}

@@ -111,8 +111,8 @@ class TopologyFinding:
     devices.
 
     ``changes``, written as for ``diff``, repair the fault or make the node like the machine ``unlike``; empty if only
-    the hardware itself can be repaired. ``do`` says what to do on the machine. ``busbw_gbs_left`` is predicted at the
-    last size that was asked for, if everything except this finding is repaired.
+    the hardware itself can be repaired. ``do`` says what to do on the machine. ``busbw_gbs_left`` is the bus bandwidth
+    that NCCL predicts at the last size that was asked for, if everything except this finding is repaired.
     """
 
     kind: str
@@ -142,7 +142,10 @@ class ExaminedNode:
     same: bool = False  # whether it is that machine: a user says so, or its GPUs and adapters have that one's bus ids
 
     def judged(self, name: str | None = None) -> tuple[str, str | None]:
-        """Severity of a difference from the machine (or from ``name``), and the name of what the node is unlike."""
+        """The severity of a difference from the compared machine, or from the machine or part ``name``; and the name of
+        that machine or part. If the node is the compared machine, a difference from it is wrong, and no name is
+        returned.
+        """
         if name is None and self.same:
             return WRONG, None
         return UNLIKE, name or (self.like.name if self.like else None)
