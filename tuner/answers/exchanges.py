@@ -98,8 +98,8 @@ class ExchangeQuery:
     """A call that one rank makes, at each of ``sizes`` in bytes; ``root`` is the call's root, or the peer of a send or
     receive.
 
-    The kind of ``buffers`` changes no channel, protocol or chunk, but a kernel in a CUDA graph holds more calls, and
-    copy engines may execute calls on windows.
+    Channels, protocols and chunks do not depend on ``buffers``. But in a CUDA graph a kernel holds more calls, and copy
+    engines may execute calls whose buffers are in windows.
     """
 
     function: PeerCall
@@ -114,8 +114,8 @@ class ExchangeQuery:
 def of_rank(
     function: PeerCall, sizes: Sequence[int], dtype: DataType, rank: int | None = None, peer: int | None = None
 ) -> ExchangeQuery:
-    """The call of a rank (default: rank 0) with a peer (default: rank 0, for rank 0 itself rank 1) or a root (default:
-    rank 0).
+    """The call ``function`` that ``rank`` makes; the default is rank 0. ``peer`` is the other rank of a send or receive
+    (default: rank 0, for rank 0 itself rank 1), and the root of any other call (default: rank 0).
     """
     own = rank or 0
     if peer is None:
@@ -157,8 +157,9 @@ def answers(
 ) -> list[ExchangeAnswer]:
     """The launches of each size, with times for AllToAll if these were measured.
 
-    With dumped graphs there are no launches, because the links are not in the dump. BadInput for what is not emulated,
-    and with ``must_time`` also if no calibration answers. BadCalibration if a calibration is invalid.
+    If the scenario's graphs are from a dump, answers for AllToAll have no launch, because a dump does not contain the
+    links. BadInput for what is not emulated. With ``must_time``, BadInput also if no calibration answers.
+    BadCalibration if a calibration is invalid.
     """
     timed = _timed(scenario, asked, calibration, must_time)
     if asked.function not in POINT_TO_POINT:
@@ -227,7 +228,9 @@ def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None
 
 
 def calls_of(asked: ExchangeQuery, size: int, where: P2pContext) -> list[ExchangeCall]:
-    """The rank's calls: NCCL's function or, in releases without it, the sends and receives that users write instead."""
+    """The calls that the rank makes: the call to NCCL's function or, in releases that lack the function, the sends and
+    receives that users write instead.
+    """
     parts = asked.dtype.size_bytes * (1 if asked.function in POINT_TO_POINT else where.communicator.ranks)
     return written(where, ExchangeCall(asked.function, asked.dtype, size // parts, asked.root))
 
@@ -258,7 +261,7 @@ def _are_copied(where: P2pContext, asked: ExchangeQuery, calls: Sequence[Exchang
 
 
 def launched(where: P2pContext, kernels: Sequence[ExchangeKernel]) -> ExchangeLaunch:
-    """The answer made from the emulator's kernels."""
+    """The answer for a rank's launch, made from the emulator's ``kernels``."""
     name, channels = where.communicator.rules.device_functions.EXCHANGES, where.channels
     answers = (_kernel(name, each) for each in kernels)
     return ExchangeLaunch(where.order.rank, channels.channels, channels.per_peer, tuple(answers))
@@ -302,7 +305,8 @@ class CallFootprint:
     """What one call uses on rank 0: number of kernels, channels of the largest kernel, and how its messages reach other
     ranks.
 
-    For a send or receive: one message to the nearest rank and one to another node, each in a separate kernel.
+    For a send or receive, two calls are considered, each launched by itself: one message to the nearest rank, and one
+    to another node. The numbers are the larger ones of the two calls.
     """
 
     kernels: int
@@ -312,7 +316,9 @@ class CallFootprint:
 
 @dataclass(frozen=True, slots=True)
 class WaysAtSize:
-    """One size before and after a change; ``bytes`` is the size of a message, or what a rank or root has in all."""
+    """One size before and after a change; ``bytes`` is the size of a send's or receive's message; for AllToAll, what
+    each rank sends in all; for Gather and Scatter, what the root receives or sends in all.
+    """
 
     call: PeerCall
     bytes: int
@@ -343,7 +349,9 @@ class ExchangeSides:
         return WaysAtSize(call, size, before, after)
 
     def changes(self, call: PeerCall, low: int, high: int) -> list[WaysChange]:
-        """The ranges from ``low`` to ``high`` bytes in which the sides differ."""
+        """The ranges of sizes, between ``low`` and ``high`` bytes, in which what the ``call`` uses differs between the
+        two sides.
+        """
         known: dict[tuple[CallFootprint, CallFootprint], int] = {}
 
         def labels(sizes: SizeArray) -> NDArray[np.generic]:
@@ -385,8 +393,8 @@ def _groups(where: P2pContext, function: PeerCall, size: int) -> Iterator[list[E
 
 
 def ways(transfers: Iterable[Transfer | TransferAnswer]) -> list[Way]:
-    """The distinct ways of messages. Up to 2.21 a message is one transfer on each of its channels, later one transfer
-    on all channels.
+    """The distinct ways in which the messages reach their peers. Up to 2.21 ``transfers`` has one element for each
+    channel of a message; later releases have one element for all channels of a message.
     """
     seen: dict[tuple[int, bool], list[Transfer | TransferAnswer]] = defaultdict(list)
     for each in transfers:

@@ -145,7 +145,9 @@ def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
 
 
 def explain_pick(selection: Selection, constants: ConstantsUsed, request: Request, size: int) -> Explanation:
-    """Explains a pick on the communicator of ``selection``. NoAlgorithm and BadInput as :func:`explain` raises them."""
+    """Explains a pick on the communicator of ``selection``. Raises NoAlgorithm and BadInput in the same cases as
+    :func:`explain`.
+    """
     if request.symmetric:
         raise BadInput(
             "calls on window buffers may bypass algorithms and protocols at any size, so there is no pick to explain: "
@@ -191,7 +193,9 @@ def with_times(explanation: Explanation, scenario: Scenario, request: Request, w
 
 
 def last(steps: list[TraceStep], *quantities: str) -> float:
-    """The value after the last step of any of these quantities. ValueError if there is no such step."""
+    """The value after the last of the ``steps`` that computes one of these ``quantities``. ValueError if no step
+    computes one.
+    """
     *_, value = (step.after for step in steps if step.quantity in quantities)
     return value
 

@@ -77,7 +77,7 @@ def explained(scenario: Scenario, graph: str) -> Explained:
 
 
 def limited(scenario: Scenario, graph: str) -> GraphExplanation:
-    """Explains one graph without searching for what would lift its limits, which takes several more searches."""
+    """Explains one graph, but not what would lift its limits: to find that out takes several more searches."""
     return explain(_request(scenario), scenario.nccl, graph, with_lifts=False)
 
 

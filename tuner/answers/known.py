@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a list of machines does without tables of times
 
 @dataclass(frozen=True, slots=True)
 class ListedMachine:
-    """A machine of the catalogue as ``--json`` lists it; GPUs and adapters of a node."""
+    """A machine of the catalogue as ``--json`` lists it. The numbers of GPUs and adapters are those of one node."""
 
     name: str
     title: str
@@ -101,7 +101,7 @@ class ListedRelease:
 
 
 def machines() -> Rows[ListedMachine]:
-    """The machines of the catalogue; GPUs and adapters of a node.
+    """The machines of the catalogue; the numbers of GPUs and adapters are those of one node.
 
     >>> machines()[0].name
     'a100-4x-1nic'

@@ -42,8 +42,8 @@ class NodeTree:
 class LaunchAnswer:
     """A rank's launch and the channels that it uses.
 
-    ``across`` has the orders of ranks of the algorithms that run, on the channels on which they run; None if the graphs
-    are from a file, which says nothing about other ranks.
+    ``across`` says how the ranks are connected, for the algorithms that run in the launch and the channels that they
+    use. It is None if the graphs are from a file, because such a file says nothing about other ranks.
     """
 
     launch: Launch = field(metadata=json_form(merged=True))
@@ -67,14 +67,18 @@ def with_launches(answers: Sequence[PickAnswer], launches: "Launches", kind: Ope
 
 
 class Launches:
-    """The launches of one rank of a scenario, whose channels are joined once. BadInput if there is no such rank."""
+    """Computes launches of one rank of a scenario. The channels are connected once for all launches. BadInput if there
+    is no such rank.
+    """
 
     def __init__(self, scenario: Scenario, rank: int = 0) -> None:
         self.scenario, self.rank = scenario, rank
         self.selection = Selection(scenario.resolve().view_of(rank))
 
     def staying(self, request: Request) -> str:
-        """The option or setting with which kernels, not copy engines, execute calls of this kind."""
+        """The option to give, or the variables to leave out, so that kernels instead of copy engines execute calls of
+        this kind.
+        """
         if request.buffers is not Buffers.plain:
             return f"{option('buffers')} {Buffers.plain.name}"
         communicator = self.selection.communicator

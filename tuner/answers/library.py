@@ -54,10 +54,10 @@ def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout
 
 
 def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: float) -> GroupAnswer:
-    """Answer for a group as libnccl launched it; None is for what the release does not show.
+    """The answer for a group, read from what libnccl launched. A field is None if the release does not show it.
 
-    No release shows the identity of a call (``call``, ``choice``) or a choice's ``time_us``. Up to 2.23 a call's
-    collective and bytes are not shown either; up to 2.21 also not those of a choice.
+    No release shows the identity of a call (``call``, ``choice``) or a choice's ``time_us``. Up to 2.23, releases do
+    not show a call's collective and bytes either; up to 2.21, they do not show a choice's collective and bytes.
     """
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         ranks = oracle.configuration.ranks
@@ -99,7 +99,9 @@ def _symmetric(kernel: GroupKernel, said: LoggedSymmetricKernel) -> KernelAnswer
 
 
 def tables(scenario: Scenario, timeout_s: float) -> Tables:
-    """libnccl's own tuning tables in the emulator's form, without reasons, which only the emulator knows."""
+    """libnccl's own tuning tables in the emulator's form. ``reasons`` is empty, because only the emulator knows why a
+    bandwidth is 0.
+    """
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         own = oracle.tables
     return Tables(

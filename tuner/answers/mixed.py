@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CallInKernel:
-    """One call of a kernel: ``call`` is its place among the calls, ``choice`` an index into the choices.
+    """One call of a kernel. ``call`` is its index among the calls of the group, ``choice`` the index of its choice
+    among the group's choices.
 
     A field is None if a release of the real library does not show it, or if the call has no algorithm and so no
     channels of its own.
@@ -134,8 +135,8 @@ GroupCall = (
 
 
 def operations(calls: Sequence[GroupCall], **kind: Unpack[CallKind]) -> list[Operation]:
-    """The calls of a group; ``kind`` supplies what the calls do not say. BadInput for an unknown name, value or
-    size.
+    """The calls of a group as records. If a call does not say its data type or operation, those of ``kind`` are used.
+    BadInput for an unknown name, value or size.
     """
     made = []
     for call in calls:
@@ -156,7 +157,8 @@ class MixedKernelAnswer:
     """One launch: its function, number of blocks (``channels``) and threads of a block; its collectives and its
     messages.
 
-    If no algorithm executes its collectives, the function is a symmetric kernel, or copy engines.
+    If no algorithm executes the kernel's collectives, ``function`` names what does: a symmetric kernel, or the copy
+    engines.
     """
 
     function: str
@@ -191,7 +193,9 @@ def mixed_from_emulator(
     calls: Sequence[ExchangeCall],
     buffers: Buffers = Buffers.plain,
 ) -> MixedAnswer:
-    """What NCCL makes of calls on such ``buffers``. BadInput for what is not emulated."""
+    """What NCCL makes of a group of collectives (``operations``) and of ``calls``, which are sends, receives and calls
+    made from these. ``buffers`` is the kind of all their buffers. BadInput for what is not emulated.
+    """
     kernels, made = mixed.plan(Selection(p2p_context.communicator), p2p_context, operations, calls, buffers)
     choice_of = {place: number for number, choice in enumerate(made) for place in choice.places}
     choices = (

@@ -155,10 +155,13 @@ SAME, BY_SIZE, NOT_CLAIMED = "the same", "by size", "not claimed"
 
 @dataclass(frozen=True, slots=True)
 class OrderRange:
-    """A range of sizes (nBytes). ``order`` is "the same" if every element is added in the same order at every size.
+    """A range of sizes (nBytes), and the order in which calls of these sizes add.
 
-    Then ``terms`` has the order (for ReduceScatter, one for each rank's result), and ``sums_in`` the type that sums are
-    rounded to after each addition, if it is not the call's. Otherwise ``order`` is "by size" or "not claimed".
+    If every element is added in the same order at every size, ``order`` is "the same", and ``terms`` has the order; for
+    ReduceScatter it has one order for each rank's result. It is empty if the order does not change the bits; ``why``
+    then says why. If sums are not rounded to the call's type after each addition, ``sums_in`` is the type to which they
+    are rounded. If the order is not the same everywhere in the range, ``order`` is "by size"; if it is not known, "not
+    claimed".
     """
 
     from_bytes: int
@@ -171,15 +174,18 @@ class OrderRange:
 
     @property
     def bits(self) -> tuple[object, ...]:
-        """Everything that determines the bits."""
+        """Everything in this record that determines the bits of a result; neighbouring ranges in which it is equal are
+        merged.
+        """
         return self.order, self.terms, self.why, self.sums_in
 
 
 def order_ranges(scenario: Scenario, request: Request, ends: tuple[int | None, int], root: int = 0) -> list[OrderRange]:
     """The ranges, without gaps, from the first size to the last; neighbours with the same order are one range.
 
-    For calls that may bypass the algorithms, the ranges end where channels begin to change too often to follow.
-    BadInput for a collective that adds nothing and for what is not emulated. NoAlgorithm if nothing can run.
+    For calls that may bypass the algorithms, the number of channels changes too often to follow from some size on; the
+    last range ends before that size. BadInput for a collective that adds nothing and for what is not emulated.
+    NoAlgorithm if nothing can run.
     """
     check_adds(request)
     merged = []

@@ -44,10 +44,10 @@ class NodesPick:
 class PickAnswer:
     """Pick of a call of ``bytes`` (NCCL's nBytes), and the time of each combination by NCCL's model.
 
-    ``cost_us`` maps names (``Ring/LL``) of the combinations that NCCL does not ignore to times; empty off the classic
-    path. ``disagreeing`` are picks of ranks on other nodes that differ from rank 0's; NCCL needs all picks to be equal.
-    ``calibrated`` are calibrated times of the same combinations, if they were asked for and exist; they do not change
-    the pick. ``alone``: what NCCL would pick without the tuner, if there is a tuner.
+    ``cost_us`` maps names (``Ring/LL``) of the combinations that NCCL does not ignore to times; it is empty if the call
+    bypasses the algorithms. ``disagreeing`` are picks of ranks on other nodes that differ from rank 0's; NCCL needs all
+    picks to be equal. ``calibrated`` are calibrated times of the same combinations, if they were asked for and exist;
+    they do not change the pick. ``alone``: what NCCL would pick without the tuner, if there is a tuner.
     """
 
     collective: Collective = field(metadata=column())
@@ -122,7 +122,7 @@ def from_emulator(scenario: Scenario, request: Request, sizes: Sequence[int]) ->
 
 
 def off_classic_path(scenario: Scenario, request: Request, size: int, pick: NonClassicPick) -> PickAnswer:
-    """The answer for a call that bypasses algorithms."""
+    """The answer for a call of ``size`` bytes (nBytes) that bypasses the algorithms; ``pick`` says what executes it."""
     return PickAnswer(request.collective, int(size), scenario.constants, {}, pick, ranks=scenario.ranks)
 
 

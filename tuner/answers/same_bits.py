@@ -1,4 +1,4 @@
-"""Tells whether calls give the same bits: at other sizes, with a row in another place, in another release, on other
+"""Tells whether calls give the same bits. The calls may differ in size, in a row's place, in the release, and in the
 nodes.
 """
 
@@ -51,11 +51,11 @@ class SameBitsQuery:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Variables that make the answer yes. Times are NCCL's predictions for the last size, with these variables and
-    without.
+    """Variables of NCCL with which the answer becomes yes. ``time_us`` and ``time_us_without`` are NCCL's predictions
+    for the last size, with these variables and without.
 
-    ``time_us`` is None if NCCL's model does not see what the variables cost, because it reads the channels from the
-    graphs.
+    ``time_us`` is None if NCCL's model cannot predict what the variables cost, because the model takes the number of
+    channels from the graphs.
     """
 
     variables: Mapping[str, str]
@@ -67,8 +67,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class SameBits:
-    """Whether calls give the same bits: ``answer`` is yes, no or not claimed; ``settings`` are settings that would make
-    it yes.
+    """Whether calls give the same bits: ``answer`` is yes, no or not claimed; ``settings`` are settings with which the
+    answer would become yes.
     """
 
     answer: str

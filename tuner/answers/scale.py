@@ -57,11 +57,11 @@ class AtCount:
 
 @dataclass(frozen=True, slots=True)
 class CountRange(Choice):
-    """Numbers of nodes, or of GPUs per node, from ``first`` to ``last`` with the same choice; ``bytes`` is the size as
-    asked for.
+    """Numbers of nodes, or of GPUs per node, from ``first`` to ``last`` for which NCCL makes the same choice; ``bytes``
+    is the size as asked for.
 
-    Times and bandwidths are None if NCCL has nothing to run, if a rank would have less than one element, and for copy
-    engines. For symmetric kernels they are from NCCL's model of such kernels.
+    Times and bandwidths are None in three cases: NCCL has nothing to run, a rank would have less than one element, or
+    copy engines execute the call. If a symmetric kernel executes the call, they are from NCCL's model of such kernels.
     """
 
     collective: str
@@ -71,8 +71,8 @@ class CountRange(Choice):
     last: AtCount
 
     def as_json(self) -> dict[str, object]:
-        """As JSON with one level of keys: from_nodes and to_nodes, or from_gpus_per_node and to_gpus_per_node, and so
-        on.
+        """The range as a JSON object whose keys name both ends: from_nodes and to_nodes, or from_gpus_per_node and
+        to_gpus_per_node, and so on.
         """
         ends = (("from", self.first), ("to", self.last))
         return (
@@ -102,8 +102,8 @@ class CountQuery:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Answers for growing numbers of nodes or of GPUs per node. ``looked_at``: the numbers that were computed, as first
-    and last of each gapless run.
+    """Answers for growing numbers of nodes or of GPUs per node. ``looked_at``: the numbers for which answers were
+    computed. Each element is the first and the last of numbers without a gap.
 
     ``calibrations`` are the calibrations that answered, or the reasons why none did.
     """
@@ -127,13 +127,13 @@ def scale(
     *,
     per_rank: bool = False,
 ) -> Scale:
-    """The answers at the numbers of nodes or GPUs of ``over``, as rank 0 sees them; the scenario's own number does not
-    count.
+    """The answers at the numbers of nodes or GPUs of ``over``, as rank 0 sees them. These numbers replace the
+    scenario's own number.
 
     If two neighbouring numbers have different answers, more are computed between them until the change is located.
-    Unless ``every`` number is computed, an answer that changes and returns between two computed numbers is missed.
-    ``sizes`` are nBytes or, with ``per_rank``, sizes of one rank's part: nBytes of AllGather and ReduceScatter has a
-    part for each rank. BadInput for what the emulator refuses.
+    Unless ``every`` number is computed, a change of the answer is missed if the answer changes back before the next
+    computed number. ``sizes`` are nBytes or, with ``per_rank``, sizes of one rank's part: nBytes of AllGather and
+    ReduceScatter has a part for each rank. BadInput for what the emulator refuses.
     """
     over = over or CountQuery()
     if scenario.others:

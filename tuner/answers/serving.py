@@ -167,8 +167,8 @@ class ServedGroup:
         )
 
     def there(self, dtype: DataType) -> tuple[Implementation, ...]:
-        """Implementations, including NCCL, that the engine enables for some size. BadInput as :meth:`carriers` raises
-        it.
+        """The implementations, including NCCL, that the engine enables for some size. BadInput for settings with which
+        the engine exits.
         """
         situation = self.situation(dtype)
         return tuple(each for each in self.release.implementations if is_there(situation, self.release, each.name))
@@ -191,7 +191,9 @@ class ServedGroup:
         return self.scenario.nodes == self.scenario.ranks > 1
 
     def windows(self, of: str) -> Sides:
-        """Which buffers the engine has in symmetric windows, for a collective by its name, or for ``logits``."""
+        """Which buffers of a call the engine has in symmetric windows. ``of`` is the name of a collective, or
+        ``logits`` for the call that gathers the logits.
+        """
         given = self.release.windows
         if given is None or not holds(self.situation(DataType.bfloat16), self.release, given["conditions"]):
             return Sides.none
@@ -223,7 +225,8 @@ class ServedGroup:
         ]
 
     def measured(self, dtype: DataType) -> dict[int, MeasuredAllReduce]:
-        """Published measurements of the engine with these GPUs and ranks, by size; empty if the situation differs.
+        """Published measurements of the engine with these GPUs and ranks, by size; empty if they were made in another
+        situation than this group's.
 
         These measurements are of calls in CUDA graphs on one node whose GPUs are all on NVSwitches, with the engine's
         default settings.
@@ -422,8 +425,8 @@ def peer_access(topology: Topology) -> bool:
 
 
 def differences(one: Iterable[CarriedSizes], other: Iterable[CarriedSizes]) -> list[tuple[CarriedSizes, CarriedSizes]]:
-    """Ranges of sizes that differ in their carrier between two answers of :meth:`ServedGroup.ranges`, as pairs of
-    both.
+    """The ranges of sizes that different implementations carry in ``one`` and in ``other``, two answers of
+    :meth:`ServedGroup.ranges`. Each range is a pair: as in ``one``, and as in ``other``.
     """
     found = []
     for here in one:

@@ -51,10 +51,11 @@ class ServedModel:
 class WantedCall:
     """A collective of a pass, before it is decided which implementation carries it.
 
-    ``kernel`` carries it if that is already decided; ``bytes`` is then the most that a rank sends. ``windows`` is the
-    key under which a release's table says which of its buffers are in symmetric windows, :data:`PLAIN` if no buffer is.
-    ``in_group``: the number of such calls in one group of NCCL, each of ``bytes`` and with its own root.
-    ``within_attention``: the ranks are one group of data-parallel attention.
+    If it is already decided which implementation carries the call, ``kernel`` is this implementation, and ``bytes`` the
+    most that a rank sends. ``windows`` is the key under which an engine release's table says which buffers of this call
+    are in symmetric windows; :data:`PLAIN` stands for none. ``in_group``: the number of such calls in one group of
+    NCCL, each of ``bytes`` and with its own root. ``within_attention``: the ranks are one group of data-parallel
+    attention.
     """
 
     of: str
@@ -72,7 +73,8 @@ class WantedCall:
 class Pass:
     """A decoding step or a prefill chunk: ``rows`` of activations, ``logit_rows`` of which need logits.
 
-    ``experts`` brings tokens to the experts of data-parallel attention, None without it.
+    ``experts`` is the implementation that carries tokens to the experts in data-parallel attention; None without such
+    attention.
     """
 
     phase: str
@@ -209,9 +211,10 @@ class StepCalls:
     def gathered(self, each: Pass) -> Iterator[WantedCall]:
         """The scheme of SGLang: all ranks share the layers after attention, for which they get the rows of all groups.
 
-        In prefill the rows come by an AllReduce of a buffer with the rows of all groups, which completes the
-        attention's sum as well; in a decoding step they mostly come by an AllGather of padded rows. Special kernels, if
-        there are any, send the tokens to experts from the parts that a group's ranks have.
+        In prefill, all ranks mostly get the rows by an AllReduce of a buffer with room for the rows of all groups; it
+        completes the attention's sum as well. In a decoding step, they mostly get the rows by an AllGather of padded
+        rows. If the engine has special kernels that send tokens to the experts, each rank sends its part of its group's
+        rows.
         """
         model, tp, way = self.model, self.model.tp, each.experts
         assert way is not None

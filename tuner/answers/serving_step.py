@@ -39,8 +39,8 @@ class ServedCall:
     """One collective of a pass: what it is for (``of``), its bytes (NCCL's nBytes), how often it is called, and its
     carrier.
 
-    The bytes of an AllToAll, which other kernels than NCCL's carry, are the most that a rank sends: a copy of each of
-    its tokens for each of the token's experts. With ``in_group`` above 1 a call is a group of NCCL with that number of
+    Kernels that are not NCCL's carry an AllToAll. Its bytes are the most that a rank sends: a copy of each of its
+    tokens for each of the token's experts. With ``in_group`` above 1 a call is a group of NCCL with that number of
     collectives, each of ``bytes``.
 
     ``pick`` is NCCL's pick if NCCL carries the call. ``time_us`` is then NCCL's time of one call; it is None if there
@@ -90,11 +90,11 @@ def served_step(
     environment: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
 ) -> ServedStep:
-    """The calls of a decoding step and of a prefill chunk, as engines make them for such models.
+    """The calls that ``engine`` makes in a decoding step and in a prefill chunk of a model served in this way.
 
     ``scenario`` describes a node and the release. BadInput for an unknown model or engine, for parallel sizes that do
-    not fit the nodes evenly, for experts that the model does not have, for what the engine does not support, and as
-    :class:`ServedGroup` raises it.
+    not fit the nodes evenly, for experts that the model does not have, for what the engine does not support, and for
+    what :class:`ServedGroup` refuses.
     """
     fields = step.model_fields(model.name, {})
     if model.ep > 1 and not fields.get("expert_layers"):
@@ -151,8 +151,8 @@ class _Machine:
         return self.groups[ranks, graph, without]
 
     def experts(self, phase: str, nbytes: int) -> releases.Implementation:
-        """The implementation that carries ``nbytes`` bytes of all ranks to the experts and back. BadInput if it is not
-        known.
+        """The implementation that carries the tokens to the experts and back; ``nbytes`` is how many bytes all ranks
+        have together. BadInput if the implementation is not known.
         """
         group = self.group(self.model.ep, phase == DECODE)
         situation = replace(group.situation(self.model.dtype), drafts=self.model.draft_tokens)

@@ -36,10 +36,11 @@ class KernelTime:
 class WindowExplanation:
     """A call of ``bytes`` (NCCL's nBytes) on symmetric windows.
 
-    ``taken_by`` is the symmetric kernel or the copy engines, None if the call stays on the classic path; ``blocks`` and
-    ``threads`` are those of the launch; if the call stays on the classic path, those of the classic pick. ``kernels``
-    are those that can do the call, the lowest score first. ``classic`` is NCCL's pick for the call without windows;
-    None if nothing can run it. The times of ``kernels`` and ``classic`` are from two models, which NCCL never compares.
+    ``taken_by`` names the symmetric kernel or the copy engines; it is None if the call stays on the classic path.
+    ``blocks`` and ``threads`` are what is launched, so they are those of the classic pick on the classic path.
+    ``kernels`` are the symmetric kernels that can execute the call, the lowest score first. ``classic`` is NCCL's pick
+    for the call without windows; None if nothing can run it. The times of ``kernels`` and ``classic`` are from two
+    models, which NCCL never compares.
     """
 
     collective: Collective
@@ -57,7 +58,8 @@ def explain_window(scenario: Scenario, request: Request, size: int) -> WindowExp
 
 
 def explain_windows(scenario: Scenario, like: Request, sizes: Sequence[int]) -> tuple[WindowExplanation, ...]:
-    """Explains the collectives that have symmetric kernels, at each of these sizes (nBytes) that it can have.
+    """Explains a call of each collective that has symmetric kernels, at each of the ``sizes`` (nBytes) that are not too
+    small for the collective.
 
     The calls equal ``like`` except for the collective. BadInput for what is not emulated, NoAlgorithm if nothing can
     execute any of the calls.
@@ -131,8 +133,8 @@ class NonClassicPick(Choice):
 
     ``symmetric_model_us`` is its time by NCCL's model of symmetric kernels, not by the model of algorithms; None for
     copy engines, which NCCL uses without predicting a time, and for what the real library launched. ``runner_up`` is
-    the next kernel by that model, compared by time plus the share that NCCL adds for each block. ``instead_of`` is
-    NCCL's pick for the call on plain buffers; None if nothing can run it there.
+    the symmetric kernel that comes next by that model; NCCL compares kernels by time plus a share that it adds for each
+    block. ``instead_of`` is NCCL's pick for the call on plain buffers; None if nothing can run it there.
     """
 
     symmetric_model_us: float | None = field(default=None, metadata=json_form(optional=True))
@@ -141,7 +143,9 @@ class NonClassicPick(Choice):
 
     @classmethod
     def by(cls, path: NonClassicPath, *more: Any) -> "NonClassicPick":
-        """The call that takes ``path``; ``more`` has the fields from ``symmetric_model_us`` on."""
+        """The pick of a call that takes the non-classic ``path``; ``more`` has the values of the fields from
+        ``symmetric_model_us`` on.
+        """
         return cls(None, None, path.blocks, path.threads, *more, bypass=path.name)
 
     @property

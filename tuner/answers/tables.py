@@ -64,8 +64,8 @@ LARGE_BYTES = 1 << 30
 class CalibratedCell:
     """Time of a combination: the smallest call in us, and the algorithm bandwidth in GB/s at a large size, LARGE_BYTES.
 
-    These correspond to NCCL's latency and bandwidth. ``measured``: whether the combination was measured for the
-    collective.
+    The time of the smallest call corresponds to NCCL's latency, the algorithm bandwidth to NCCL's bandwidth.
+    ``measured``: whether the combination was measured for the collective.
     """
 
     smallest: TimeInterval

@@ -118,8 +118,8 @@ class _Machine:
 
 @dataclass(frozen=True, slots=True)
 class Overlapped:
-    """A step with its computation. ``of_compute``: communication time over computation time. ``speedup``: the speed-up
-    by the overlap.
+    """A step with its computation. ``of_compute``: communication time over computation time. ``speedup``: how many
+    times faster the step is with the overlap than without.
     """
 
     compute_us: float

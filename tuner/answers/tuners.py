@@ -44,9 +44,9 @@ def of_machine(machine: str | None, environment: Mapping[str, str], nccl: Releas
     """The tuner that a machine's images load by themselves, if it decides anything for the machine.
 
     ``environment`` has the variables that were set: NCCL's and the plugin's own, OFI_NCCL_*. Returns None if no tuner
-    is known, for example if NCCL_TUNER_PLUGIN names another library. If the variable is ``none``, releases that look
-    for a file of this name keep the network plugin's tuner; in releases that then turn tuners off, the network plugin
-    still sets its variables.
+    is known, for example if NCCL_TUNER_PLUGIN names another library. If NCCL_TUNER_PLUGIN is ``none``, some releases
+    look for a file of this name, and keep the network plugin's tuner. Other releases then turn tuners off, but the
+    network plugin still sets its variables.
     """
     product, plugin = product_of(machine), environment.get(PLUGIN_VARIABLE)
     if product is None:
@@ -69,8 +69,8 @@ def named(text: str, machine: str | None, environment: Mapping[str, str], nccl: 
     """The tuner that a user names (see ``VALID``), on a machine of the catalogue or on another (None); None if no tuner
     is named.
 
-    If a tuner is named after a file, it is asked when the file decides nothing; by default that is the tuner that the
-    machine's images load.
+    A text that names a file may also name a second tuner after the file. If the file decides nothing for a call, the
+    second tuner is asked; by default, it is the tuner that the machine's images load.
 
     BadInput for an unknown name or release, or a tuner that is not public. BadTable if the file is invalid.
     """
@@ -96,17 +96,17 @@ def named(text: str, machine: str | None, environment: Mapping[str, str], nccl: 
 
 
 def product_of(machine: str | None) -> str | None:
-    """Product name of the AWS instances that are this machine of the catalogue; None for other machines."""
+    """The product name of the AWS instances that the catalogue has as this machine; None if it is no machine of AWS."""
     return None if machine is None else aws_release.products().get(catalogue.load(machine).name)
 
 
 def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
-    """The scenario with the tuner of that name. For None: the tuner that its log shows, or that its machine's images
-    load.
+    """The scenario with the tuner that ``text`` names. If ``text`` is None, the tuner is the one that the scenario's
+    log shows, or that the machine's images load.
 
-    Variables of aws-ofi-nccl (OFI_NCCL_*) move from the environment to its tuner. BadInput for an unknown tuner, for
-    such variables without aws-ofi-nccl's tuner, and if nodes are different products. BadTable if the tuner's file is
-    invalid.
+    Variables of aws-ofi-nccl (OFI_NCCL_*) move from the environment to its tuner. BadInput for an unknown tuner, if
+    there are variables of aws-ofi-nccl but its tuner is not used, for such variables that are not emulated, and if the
+    nodes are different products. BadTable if the tuner's file is invalid.
     """
     environment = dict(scenario.environment or {})
     nccl = release.load(scenario.nccl)
@@ -157,8 +157,8 @@ def _with_its_tuner(scenario: Scenario, tuner: AwsTuner) -> "FromLog":
 
 
 def notes(scenario: Scenario) -> Iterator[str]:
-    """Yields sentences about what the tuner implies, and why it leaves everything to NCCL if so. BadInput for what is
-    not emulated.
+    """Yields sentences about the scenario's tuner: why it leaves every choice to NCCL, if it does, and which variables
+    its network plugin sets. BadInput for what is not emulated.
     """
     tuner = scenario.tuner
     if tuner is None:

@@ -60,8 +60,8 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """Release, number of nodes, call and sizes (bytes) for which the cost of all faults is computed. The cost of each
-    single finding is computed at the last size.
+    """Release, number of nodes, call and sizes (bytes) for which the cost of all faults together is computed. The cost
+    of each single finding is computed at the last size.
     """
 
     nccl: str

@@ -112,8 +112,8 @@ def file_of(title: str, tables: Sequence[tuple[str, PickTable]]) -> bytes:
 
 
 def read_compiled(path: Path) -> dict[str, PickTable]:
-    """Reads the tables of a compiled file, by collective. BadInput for another kind of file, or a file that was cut
-    off.
+    """Reads the tables of a compiled file, and returns them by name of the collective. BadInput if the file is not a
+    compiled file, has another version of the format, or was cut off.
     """
     content = path.read_bytes()
     if content[:8] != MAGIC:

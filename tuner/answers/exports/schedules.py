@@ -1,8 +1,9 @@
 """Writes the schedule of a call as comma-separated values, as GOAL, or as Chakra's execution traces.
 
 GOAL is the text that LogGOPSim's and ATLAHS' txt2bin read (spcl/LogGOPSim, src/LogGOPSim/txt2bin.re). Chakra has one
-file per rank, ``NAME.RANK.et``: messages of et_def.proto (mlcommons/chakra, schema/protobuf), each behind its length as
-a varint, a GlobalMetadata first and then a Node for each send and receive, as ASTRA-sim's feeder reads them.
+file per rank, ``NAME.RANK.et``, which ASTRA-sim's feeder reads. The file contains protobuf messages of et_def.proto
+(mlcommons/chakra, schema/protobuf): one GlobalMetadata, and then a Node for each send and receive. Before each message
+comes its length as a varint.
 """
 
 import csv
@@ -55,8 +56,8 @@ def check_ranks_only(schedule: Schedule, form: str) -> None:
 
 
 def write_goal(schedule: Schedule, file: TextIO, on_the_wire: bool) -> None:
-    """Writes a block of operations for each rank; each channel's threads are a separate CPU. BadInput if a switch takes
-    part.
+    """Writes a block of operations for each rank. In GOAL an operation runs on a CPU; here, each group of threads of
+    each channel is a separate CPU. BadInput if a switch takes part.
     """
     check_ranks_only(schedule, "goal")
     file.write(f"// {schedule.title}\nnum_ranks {schedule.ranks}\n")

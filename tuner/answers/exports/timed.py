@@ -53,7 +53,8 @@ OTHERS = ("Multi 16", "Multi 32", "Muiti 64", "Multi (NIC)")  # sic
 def table(
     scenario: Scenario, collective: Collective, nvlink_gbs: float, nics_gbs: float, wanted: TimesWanted | None
 ) -> tuple[str, list[str]]:
-    """Returns the file's text, and who predicts its times. Cells are empty for numbers of nodes without a time.
+    """Returns the file's text, and who predicts its times. If there is no time for a number of nodes, its cells are
+    empty.
 
     ``nvlink_gbs`` is the bandwidth of a GPU's NVLink in one direction, ``nics_gbs`` that of all adapters of a node
     together, in GB/s. BadInput if one of them is not above 0.
