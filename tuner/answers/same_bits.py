@@ -1,4 +1,4 @@
-"""Tells whether calls give the same bits. The calls may differ in size, in a row's place, in the release, and in the
+"""Tells whether calls give the same bits, if they differ in size, in a row's place, in the release or in their
 nodes.
 """
 
