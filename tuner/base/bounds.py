@@ -1,5 +1,5 @@
-"""Bounds on the files that a reader accepts. Bounds are declared beside each reader, named in its error, and listed in
-docs/bounds.md.
+"""Bounds on the files that a reader accepts. Each reader declares its bounds in its own module. If a file exceeds a
+bound, the error names the bound; docs/bounds.md lists all of them.
 
 A file from elsewhere may be small but unpack to gigabytes, or be a text in which every byte becomes an object.
 NCCL_TUNER_BOUNDS multiplies every bound: ``NCCL_TUNER_BOUNDS=4`` allows four times as much, and may take four times the
@@ -58,7 +58,9 @@ def over(what: str, most: float, unit: str = "") -> str:
 
 
 def check_text(content: bytes, where: str, wrong: type[TunerError], bounds: ReaderBounds) -> None:
-    """Raises ``wrong`` for text with more lines than a reader accepts."""
+    """Checks the number of lines of a text. Raises an error of the class ``wrong`` if there are more lines than
+    ``bounds`` allow.
+    """
     lines = content.count(b"\n")
     if lines > (most := bounds.lines * factor()):
         raise wrong(f"{where}: {over(f'its lines ({lines:,})', most, 'lines')}")
@@ -68,8 +70,8 @@ LEAST_LINE_BYTES = 16  # on average: a log that exceeds a bound on lines may be 
 
 
 def of_log(lines: Iterable[bytes], where: str, wrong: type[TunerError], bounds: ReaderBounds) -> Iterator[bytes]:
-    """Yields the lines of a log that is read in pieces. The log may have any length, unless its lines are almost empty.
-    Raises ``wrong`` for too many of these.
+    """Yields the lines of a log that is read in pieces. The log may have any length, unless its lines are almost empty:
+    the number of such lines is bounded. Raises an error of the class ``wrong`` if there are more.
     """
     read_bytes, most = 0, int(bounds.lines * factor())
     for number, line in enumerate(lines):
@@ -83,7 +85,8 @@ _SIGNS = (b",", b"[", b"{")
 
 
 def check_json(content: bytes | str, where: str, wrong: type[TunerError], bounds: ReaderBounds) -> None:
-    """Raises ``wrong`` for a JSON document with more values than a reader accepts, before it is parsed.
+    """Checks the number of values of a JSON document before it is parsed. Raises an error of the class ``wrong`` if
+    there are more values than ``bounds`` allow.
 
     Brackets and commas in texts count, too, so a document with somewhat fewer values may be refused.
     """
@@ -102,10 +105,12 @@ _RECURSIVE = 33  # SQLITE_RECURSIVE
 def database(
     path: Path, content: bytes | None, wrong: type[TunerError], bounds: ReaderBounds
 ) -> "Iterator[sqlite3.Connection]":
-    """Opens a SQLite database for reading only, and within bounds; ``content``: the bytes of a file that was unpacked.
+    """Opens a SQLite database for reading only, and within bounds. ``content``: the bytes of the database if its file
+    had to be unpacked, else None.
 
-    Only tables are read: views and generated columns, which would compute something, are refused. Raises ``wrong`` for
-    these, and if a query takes longer than the bound; sqlite3.Error if the file is not a database.
+    Only tables are read: views and generated columns, which would compute something, are refused. Raises an error of
+    the class ``wrong`` if the database has these, or if its queries take longer than the bound. Raises sqlite3.Error if
+    the file is not a database.
     """
     import sqlite3  # few readers need it
 

@@ -20,13 +20,14 @@ def find(labels: Labels, low: int, high: int, breaks: Iterable[int] | SizeArray 
 
     ``labels`` maps an array of sizes to one label per size: a number or a row of numbers. Sizes between two sizes with
     equal labels are assumed to belong to the same piece. The search starts with fractions of powers of two, and with
-    ``breaks``: sizes at which the caller knows that the function may change. If a label ranks all candidates, no
-    crossing is missed, because two lines that cross are ranked differently on both sides. Two pieces are then told
-    apart only by their first rank.
+    ``breaks``: sizes at which the caller knows that the function may change. A change and its reversal between two
+    sizes that are looked at can be missed. It is not missed if a label ranks all candidates, because two lines that
+    cross are ranked differently on both sides. A caller that only asks for the winner then merges neighbouring pieces
+    with the same first rank.
 
     NCCL's times are float32, so that near a crossing the winner may change several times within a few sizes. So around
-    each change every size with its own float32 value is looked at, until the winner no longer changes. A function of
-    integers does not need these ``steps``.
+    each change, the search looks at ``steps`` neighbouring float32 values on either side, and goes on until no further
+    changes appear there. If the function is computed with integers, ``steps`` can be 0.
     """
     looked = _Looked(labels, _clipped(np.concatenate([_grid(high), _sizes(breaks), _sizes([low, high])]), low, high))
     done = np.zeros(0, np.uint64)

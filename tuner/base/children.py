@@ -2,8 +2,8 @@
 
 A folder with somebody's logs may contain a `pip`, a `pickle.py` or a `sitecustomize.py`: none of these may run because
 a command was started in that folder. A child imports from the standard library and its own installation first, then
-from the other folders from which this process imports, except the current one. So it also finds packages that are
-installed only for the user, or unpacked somewhere.
+from the other folders from which this process imports, except the current one. So a child also finds packages that are
+installed only for the user, or unpacked in a folder of their own.
 """
 
 import os
@@ -48,7 +48,8 @@ def command(program: str, *arguments: str) -> list[str]:
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a child: ``given`` without PYTHON*, and with absolute paths instead of relative ones.
 
-    A child may run in another folder. Only variables of NCCL, of this project and of pip are searched for paths.
+    Paths have to be absolute because a child may run in another folder. Only LD_LIBRARY_PATH and variables of NCCL, of
+    this project and of pip are taken for paths.
     """
     kept = {name: value for name, value in given.items() if not name.startswith("PYTHON")}
     for name, value in kept.items():

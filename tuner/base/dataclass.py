@@ -1,9 +1,10 @@
 """Dataclasses whose methods are made at their first call, for the modules that every command loads.
 
 The standard library compiles six methods for each frozen dataclass while its module loads: a third of a millisecond per
-class, which was a fifth of the time of a ``pick``, although most of the classes never get an object. Here all but
-``__init__`` are shared by all classes, and ``__init__`` is compiled with the first object. The fields are those of the
-standard library, so ``fields``, ``replace`` and ``asdict`` of :mod:`dataclasses` accept these classes.
+class, which was a fifth of the time of a ``pick``, although most of the classes never get an object. All classes that
+use this module's decorator share these methods, except ``__init__``. A class's ``__init__`` is compiled when its first
+object is made. The fields are those of the standard library, so ``fields``, ``replace`` and ``asdict`` of
+:mod:`dataclasses` accept these classes.
 """
 
 import dataclasses

@@ -12,8 +12,8 @@ NEAREST = 5  # names that a message lists if there are more
 class Remedy(NamedTuple):
     """A change of a request after which it would be answered: a parameter's new value, or None to remove the parameter.
 
-    ``given``: if the parameter holds environment variables, the one variable that changes; it is added if it is not
-    set.
+    ``given`` is used if the parameter holds environment variables: it names the one variable that gets the new value.
+    The variable is added if it is not set.
     """
 
     parameter: str
@@ -32,7 +32,7 @@ class TunerError(Exception):
     by_nccl = False
 
     def cured(self, *remedies: Remedy) -> Self:
-        """Adds remedies to the error, and returns it."""
+        """Adds the remedies to this error, and returns the error."""
         self.remedies = remedies
         return self
 
@@ -77,8 +77,9 @@ class BadTopology(TunerError):
 
 
 class IncompleteTopology(BadTopology):
-    """A topology that says where devices are without describing them. ``gpus`` is the number of such GPUs, out of
-    ``of``, and ``adapters`` the number of such adapters."""
+    """A topology that says where devices are, but does not describe all of them. ``gpus`` is the number of GPUs that it
+    does not describe, out of ``of`` GPUs, and ``adapters`` the number of adapters whose speed it does not say.
+    """
 
     def __init__(self, message: str, gpus: int, of: int, adapters: int) -> None:
         super().__init__(message)
@@ -125,8 +126,8 @@ class OracleUnavailable(TunerError):
 class OracleFailed(TunerError):
     """The real library did not answer: it crashed, hung or returned an error.
 
-    ``what`` is the message without NCCL's last lines. ``returned``: NCCL itself returned an error; ``ended``: its
-    process crashed or ended; ``silent``: it did not answer in time.
+    ``what`` is the message without the last lines of NCCL's log. ``returned``: whether NCCL itself returned an error;
+    ``ended``: whether the process that runs NCCL crashed or ended; ``silent``: whether it did not answer in time.
     """
 
     def __init__(

@@ -25,8 +25,8 @@ MOST_KEPT_BYTES = 256 << 20  # of one file in the cache, except for libnccl itse
 def contents(path: Path, most: int | None = None) -> bytes:
     """The bytes of a file. A pipe can be read only once, so its bytes are kept for later reads.
 
-    OSError for more than ``most`` bytes. Anything but a regular file is also limited to ``MOST_BYTES``, because a
-    device may be endless.
+    OSError if there are more than ``most`` bytes. If ``most`` is None, a regular file may have any size, and anything
+    else up to ``MOST_BYTES``, because a device may be endless. A pipe may never have more than that.
     """
     found = path.stat()
     if stat.S_ISREG(found.st_mode):
@@ -76,8 +76,8 @@ def read_bytes(
     """The content of a file within the bounds of :func:`contents`: gzipped files are unpacked, UTF-16 becomes UTF-8,
     and line ends of CR alone become LF.
 
-    A gzipped file of 1 MB may unpack to 1 GB, so ``bounds`` limit the unpacked bytes and the number of lines. Raises
-    ``wrong`` if there is nothing to read, or more than the bounds allow.
+    A gzipped file of 1 MB may unpack to 1 GB, so ``bounds`` limit the unpacked bytes and the number of lines. Raises an
+    error of the class ``wrong`` if the file cannot be read or unpacked, or if it exceeds the bounds.
     """
     try:
         bounds = bounds or TEXT
@@ -89,9 +89,9 @@ def read_bytes(
 
 
 def read_regular(path: Path, wrong: type[TunerError], bounds: ReaderBounds) -> bytes:
-    """Reads a file in a folder to which others may write. Raises ``wrong`` unless it is a regular file of at most
-    ``bounds.file_bytes``, because a FIFO would block for ever and a device has no end. The message does not name the
-    file.
+    """Reads a file in a folder to which others may write. Raises an error of the class ``wrong`` unless it is a regular
+    file of at most ``bounds.file_bytes``, because a FIFO would block for ever and a device has no end. The message does
+    not name the file.
     """
     most = int((bounds.file_bytes or MOST_BYTES) * factor())
     try:
@@ -142,8 +142,8 @@ def is_plain_file(path: Path) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a file beside ``path`` to write to. When the block ends the file is synced and renamed to ``path``, or
-    removed after an error.
+    """Yields a file beside ``path`` to write to. If the block ends without an error, the file is synced and renamed to
+    ``path``; after an error it is removed.
 
     So ``path`` keeps its content if the disk is full or the process is killed. Anything but a regular file, such as
     /dev/stdout, is written directly; for a link, the file to which it leads is replaced. BadInput if it cannot be
@@ -213,8 +213,8 @@ def check_writable(path: Path) -> None:
 def cache_folder() -> Path:
     """The folder for files that take long to fetch or compute: NCCL_TUNER_CACHE, or the user's cache folder.
 
-    For a user without a home, such as an unknown user in a container, the folder is below /, which containers set as
-    HOME.
+    If the user has no home, such as an unknown user in a container, it is /.cache/nccl-tuner, because containers set
+    HOME to /.
     """
     if own := os.environ.get("NCCL_TUNER_CACHE"):
         return Path(own)
@@ -246,7 +246,7 @@ def remember(path: Path, content: str) -> None:
 
 
 def recall(path: Path) -> str | None:
-    """The text that :func:`remember` wrote; None if there is no such text, or if it cannot be read."""
+    """The text that :func:`remember` wrote to ``path``; None if there is no file, or if it cannot be read."""
     try:
         with _regular(path) as file:
             return file.read().decode("utf-8")
@@ -265,8 +265,9 @@ def _regular(path: Path) -> Iterator[BinaryIO]:
 
 
 def recall_own(path: Path) -> str | None:
-    """The text that processes of this user remembered; None if there is no such text, or if another user may have
-    written it."""
+    """The text that a process of this user wrote with :func:`remember`; None if there is no file, or if another user
+    may have written it.
+    """
     try:
         with _regular(path) as file:
             found = os.fstat(file.fileno())
@@ -284,8 +285,9 @@ def remember_answer(path: Path, answer: str) -> None:
 
 
 def recall_answer(path: Path) -> str:
-    """The answer that processes of this user remembered. KeyError if there is no answer, ValueError if the answer is
-    damaged."""
+    """The answer that a process of this user wrote with :func:`remember_answer`. KeyError if :func:`recall_own` finds
+    no text, ValueError if the answer is damaged.
+    """
     import json
 
     if (text := recall_own(path)) is None:
@@ -309,9 +311,9 @@ def sha256_of_text(text: str) -> str:
 def sha256(path: Path) -> str:
     """SHA-256 of a file; it is cached while the file is unchanged, because a libnccl has 400 MB.
 
-    Only a digest that this user cached for the same file counts. Users may share a cache, and nobody who can write to
-    it may be able to present another library as NCCL's. The cache key contains the file's time of last status change
-    (ctime), which no program can set.
+    A cached digest is used only if this user cached it, and for the same file. Users may share a cache, so somebody who
+    can write to it must not be able to pass off another library as NCCL's. The cache key contains the file's time of
+    last status change (ctime), which no program can set.
     """
     import hashlib
     import json

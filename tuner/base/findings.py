@@ -1,8 +1,9 @@
 """Findings: what a check found, as a code with facts. This module is the only place where a code becomes text.
 
 A check yields :class:`Finding` objects. Code decides only on ``code``, ``severity`` and ``facts``. People read the text
-that :func:`words` makes of these from ``tables/findings/ROOM.toml``. The part of the code before the first dot is the
-room: ``accept.step`` is the table ``[step]`` in ``accept.toml``. An entry of a table has
+that :func:`words` makes from these three and ``tables/findings/ROOM.toml``. The part of a finding's code before the
+first dot is the room, the name of a TOML file. The part after it is the name of a table in that file: ``accept.step``
+is the table ``[step]`` in ``accept.toml``. An entry of a table has
 
 ======== ============================================================================================================
 says     what is the matter, one sentence; ``{fact}`` stands for a fact
@@ -78,7 +79,7 @@ class Words:
 
 
 def in_words(severity: Severity, text: str) -> Finding:
-    """A finding that consists only of a sentence, such as an error's message."""
+    """A finding whose text is the given sentence, such as an error's message."""
     return Finding("diagnose.in_words", severity, {"text": text})
 
 
@@ -138,7 +139,7 @@ class _Form(string.Formatter):
         return self.spelling if key == "option" and "option" not in kwargs else kwargs[str(key)]
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """The text of a fact, in the form that its placeholder names."""
+        """The text of a fact in the form that its placeholder names, such as ``size`` in ``{bytes:size}``."""
         if isinstance(value, Spelling):
             return value.option(format_spec)
         form, _, noun = format_spec.partition(" ")
@@ -150,7 +151,7 @@ class _Form(string.Formatter):
 
 
 def listed(values: Iterable[object]) -> str:
-    """A list in words: ``a``, ``a and b``, or ``a, b and c``."""
+    """The texts as an enumeration in a sentence: ``a``, ``a and b``, or ``a, b and c``."""
     texts = [str(each) for each in values]
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 

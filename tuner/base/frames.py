@@ -31,14 +31,15 @@ MOST_ROWS_SHOWN = 20  # rows that a notebook shows
 
 
 def arrays_of(record: object, *names: str) -> dict[str, Column]:
-    """The fields and properties of a record with these names, flattened to one dimension. The names contain units such
-    as us or bytes."""
+    """The named fields and properties of a record as columns: arrays of one dimension. The names contain units such as
+    us or bytes.
+    """
     return {name: _words_or(name, np.ravel(getattr(record, name))) for name in names}
 
 
 def of_records(records: Sequence[Any], **dtypes: Any) -> dict[str, Column]:
-    """One column for each named field, with one element per record: an array of the given type with NaN for None, or a
-    list of texts.
+    """One column for each field in ``dtypes``, with one element per record. A column is an array of the given type, in
+    which None becomes NaN, or, for the type ``str``, a list of texts.
 
     Names contain units such as us or bytes.
     """
@@ -164,8 +165,9 @@ class Costs(Framed):
     time_us: NDArray[np.float32]
 
     def columns(self) -> dict[str, Column]:
-        """The columns bytes, algorithm, protocol and time_us. Rows are sorted by size, then in NCCL's order. BadInput
-        if the shapes do not match."""
+        """The columns bytes, algorithm, protocol and time_us. Rows are in the order of the sizes, and for each size in
+        NCCL's order of algorithms and protocols. BadInput if the shape of the cost table does not match the sizes.
+        """
         sizes, shape = np.atleast_1d(np.asarray(self.bytes)), np.shape(self.time_us)
         if shape != (len(sizes), len(Algorithm), len(Protocol)):
             raise BadInput(f"a cost table has shape {shape}, not [{len(sizes)} sizes][algorithm][protocol]")

@@ -15,8 +15,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raises KeyboardInterrupt on SIGINT inside the block, and restores the former effect after it. An ignored
-    SIGINT stays ignored.
+    """Makes SIGINT raise KeyboardInterrupt inside the block, and restores the former handling of the signal after it.
+    An ignored SIGINT stays ignored.
     """
     before = signal.getsignal(signal.SIGINT)
     if (

@@ -37,8 +37,8 @@ class Collective(NamedNumber):
 
 
 class PeerCall(NamedNumber):
-    """Calls that NCCL makes from sends and receives between pairs of ranks, with the numbers of ``ncclFunc_t`` from
-    2.28 on.
+    """Sends and receives, and the calls that NCCL makes from them between pairs of ranks. The numbers are those of
+    ``ncclFunc_t`` from 2.28 on.
     """
 
     Send = 6
@@ -211,7 +211,9 @@ class Sides(IntFlag):
 
 
 class WindowFlag(IntFlag):
-    """Flags of windows, ``NCCL_WIN_*``. Source: src/nccl.h.in, v2.30.7-1, and nccl.h of the wheel of 2.32.3."""
+    """Flags of windows, ``NCCL_WIN_*`` in nccl.h. Source: src/nccl.h.in, v2.30.7-1, and nccl.h of the wheel of
+    2.32.3.
+    """
 
     DEFAULT = 0
     COLL_SYMMETRIC = 1
@@ -234,7 +236,9 @@ class Windows:
 
     @property
     def words(self) -> str:
-        """What differs from the default, as text for headings, such as `` of send, default``."""
+        """The buffers and the flags if they differ from the default, as text for headings, such as `` of send,
+        default``.
+        """
         sides = "" if self.sides is Sides.both else f" of {self.sides.name}"
         flags = "" if self.flags == WindowFlag.COLL_SYMMETRIC else f", {flag_words(self.flags)}"
         return f"{sides}{flags}"
@@ -267,8 +271,9 @@ def _word(flag: WindowFlag) -> str:
 
 
 def windows_of(buffers: Buffers, sides: str | None, flags: WindowFlag | str | Sequence[str] | None) -> Windows:
-    """Windows described by names; None means the default. BadInput if a name is not known, or if the buffers are not in
-    windows."""
+    """The windows that these names describe. If ``sides`` or ``flags`` is None, its default is used: both buffers,
+    COLL_SYMMETRIC. BadInput if a name is not known, or if one is given although ``buffers`` are not in windows.
+    """
     if buffers is not Buffers.window and (sides, flags) != (None, None):
         raise BadInput(f"{option('windows')} and {option('window_flags')} only apply with {option('buffers')} window")
     if sides not in (None, "send", "receive", "both"):

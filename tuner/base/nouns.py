@@ -1,8 +1,8 @@
 """The five nouns of which answers are composed: a call, a choice, a shape, a time with its interval, a span.
 
-Another record either has such a noun as a field with ``json_form(merged=True)``, so that JSON has the noun's keys among
-the record's own, or is a subclass of one. Arrays of choices are columns with the same names; each of their rows is such
-a record.
+Other records use these nouns in one of two ways. A record may have a noun as a field with ``json_form(merged=True)``,
+so that JSON has the noun's keys among the record's own; or it is a subclass of the noun. If there are arrays of
+choices, their columns have the names of the noun's fields.
 """
 
 from dataclasses import field
@@ -84,8 +84,9 @@ class TimeInterval:
     extrapolated: str = ""
 
     def times(self, calls: float) -> "TimeInterval":
-        """The time of ``calls`` calls made one after the other. Their errors are common, so the bounds grow in
-        proportion."""
+        """The time of ``calls`` calls made one after the other. All calls have the same error, so the bounds are
+        multiplied, too.
+        """
         return TimeInterval(self.time_us * calls, self.low_us * calls, self.high_us * calls, self.extrapolated)
 
 

@@ -37,7 +37,8 @@ def log2i(value: int) -> int:
 def log2i_array(values: SizeArray) -> IntArray:
     """:func:`log2i` of each number of an array.
 
-    The exponent of a double is the answer as long as the value has at most 53 bits.
+    It is read from the exponent of the number as a double. That is exact for at most 53 bits, so for numbers from 2**32
+    on the upper 32 bits are used.
     """
     if values.shape == (1,):  # for one value, this takes a sixth of the time
         return np.array([int(values[0]).bit_length() - 1])
@@ -98,7 +99,7 @@ def shortest(value: Float) -> float:
 def mirrored(value: int, power_of_two: int) -> int:
     """The lowest log2(``power_of_two``) bits of a number, in reverse order.
 
-    NCCL has this function twice: mirrorBits for adapters, reverseBits for channels.
+    NCCL has two functions that do this: mirrorBits for adapters, reverseBits for channels.
     """
     bits = power_of_two.bit_length() - 1
     return sum(1 << (bits - 1 - bit) for bit in range(bits) if value >> bit & 1)

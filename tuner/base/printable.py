@@ -1,9 +1,9 @@
 """Makes text from elsewhere printable just before it is output, by a rule for each kind of output.
 
 Names of hosts, calls, GPUs and files are from logs, traces and records. Such names may contain characters that move a
-cursor, change a terminal's title or reverse the order of letters. Text for people and text files go through
-:func:`printable`; the command line's streams do this by themselves (:class:`PrintableStream`). JSON escapes by itself,
-HTML by its templates.
+cursor, change a terminal's title or reverse the order of letters. Text for people and text files goes through
+:func:`printable`; the command line's streams call it by themselves (:class:`PrintableStream`). In JSON the encoder
+escapes such characters, in HTML the templates do.
 """
 
 import io

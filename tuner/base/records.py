@@ -45,9 +45,9 @@ def json_form(
 ) -> Mapping[str, object]:
     """A dataclass field's ``metadata``: JSON has the field under another ``key``, or converted by ``convert``.
 
-    ``merged``: the keys of this record are put among those of the enclosing record; a text such as ``{}_bytes`` is
-    their form. ``omitted``: JSON does not have the field. ``optional``: JSON does not have the field if it is None or
-    empty.
+    ``merged``: JSON has the keys of the field's record among those of the enclosing record. If ``merged`` is a text
+    such as ``{}_bytes``, each key is put in place of ``{}``. ``omitted``: JSON does not have the field. ``optional``:
+    JSON does not have the field if it is None or empty.
     """
     return {_METADATA: _Form(key, convert, merged, omitted, optional)}
 
@@ -89,7 +89,8 @@ def versioned(value: Any, several: str | None = None) -> dict[str, Any]:
     """JSON object of a record or mapping, or of a list under the key ``several``, with the version of the JSON form as
     its first key.
 
-    TypeError for a list without a key, because nothing could be added to a list later.
+    TypeError if ``value`` is not an object in JSON and ``several`` is None: other keys could not be added to a list
+    later.
     """
     made = to_json(value)
     if several is not None:
@@ -127,7 +128,8 @@ def _forms(kind: Any) -> tuple[tuple[str, _Form], ...]:
 def from_json(kind: Any, value: Any) -> Any:
     """A value of a type from its JSON, the inverse of :func:`to_json` for records that convert and leave out nothing.
 
-    Numbers and texts are not checked. KeyError, TypeError or ValueError if something else was written.
+    Whether numbers and texts have the right type is not checked. KeyError, TypeError or ValueError if the JSON has
+    another structure than ``kind``.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if NoneType in arguments:

@@ -33,12 +33,14 @@ class Source:
 
 
 class FromBinary(Source):
-    """A rule that no public source has from release ``since`` on: it was read from that release's libnccl.so.2."""
+    """The place of a rule that is in no public source from the release ``since`` on. It was read from libnccl.so.2
+    instead.
+    """
 
     __slots__ = ()
 
     def text(self, nccl: str) -> str:
-        """Says what was read from the binary, and from which release."""
+        """A text that says what was read from the binary, and from which release's."""
         return f"{self.function}, read from the binary, {self.file} {nccl}"
 
 
@@ -55,7 +57,8 @@ class NotNccl(Source):
 class Variant:
     """A class of methods that make one rule; its only instance is registered.
 
-    The rule's name is the class's name in small letters: ``ShrinkOnly`` is ``shrink_only``.
+    The rule's name is the class's name in small letters, with an underscore between words: ``ShrinkOnly`` is
+    ``shrink_only``.
     """
 
     def __init__(self) -> None:
@@ -76,7 +79,9 @@ class Registry(dict[str, F]):
         return add
 
     def variant(self, *sources: Source) -> Callable[[Callable[[], F]], Callable[[], F]]:
-        """Makes a decorator that adds a class of methods as a rule. TypeError without a source."""
+        """Makes a decorator that registers a class of methods (a :class:`Variant`) as a rule. TypeError without a
+        source.
+        """
         note_sources = found_in(*sources)
 
         def add(kind: Callable[[], F]) -> Callable[[], F]:
@@ -91,8 +96,8 @@ _SOURCES: dict[Rule, tuple[Source, ...]] = {}
 
 
 def found_in(*sources: Source) -> Callable[[F], F]:
-    """Makes a decorator for a step that every release has. No release's file names such a step, but it has a source
-    like a rule.
+    """Makes a decorator for a step that every release has. Unlike a rule, such a step is named in no release's file;
+    like a rule, it has a source.
 
     TypeError without a source, ValueError if the sources are not in the order of releases.
     """

@@ -18,8 +18,8 @@ def folder() -> Path:
 
 
 def toml(file: Path, check: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """Reads a TOML file and returns a new object at each call. OSError, or tomllib's TOMLDecodeError, which is a
-    ValueError.
+    """Reads a TOML file and returns a new object at each call. OSError if the file cannot be read, tomllib's
+    TOMLDecodeError (a ValueError) if it is not TOML.
 
     A file of :func:`folder` is cached as Python caches compiled modules, in the folder's ``__pycache__``, by CRC-32 and
     size: parsing NCCL's constants takes longer than picking with them. ``check`` gets the text before it is cached, and
@@ -45,8 +45,9 @@ class _Loader(SourceFileLoader):
         super().__init__(name, name)
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
-        """The checksum and the size of the file, which identify the cached code. A time would not do, because two edits
-        within a second share it."""
+        """The checksum and the size of the file, which identify the cached code. The time of the last change would not
+        identify it, because two changes within a second have the same time.
+        """
         data = self.get_data(path)
         return {"mtime": zlib.crc32(data), "size": len(data)}
 
@@ -55,7 +56,9 @@ class _Loader(SourceFileLoader):
         return super().get_data(self.file if path == self.path else path)
 
     def source_to_code(self, data: Any, path: Any, *_: Any, **__: Any) -> CodeType:  # type: ignore[override]
-        """The code of the dictionary. Raises TOMLDecodeError, and whatever ``check`` raises."""
+        """The compiled code that makes the dictionary of the TOML text ``data``. Raises TOMLDecodeError, and whatever
+        ``check`` raises.
+        """
         import tomllib
 
         text = bytes(data).decode()

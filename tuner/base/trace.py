@@ -1,4 +1,4 @@
-"""Traces the model: the loops that apply rules report each step, if somebody asked for a trace."""
+"""Traces the model: if a trace is on, the loops that apply rules report the effect of each rule."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -39,8 +39,8 @@ class TraceStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """The effect of one rule for several sizes; ``before`` and ``after`` are numbers in ``unit``, [size], as
-    computed. Releases that have the same ``rule`` and the same numbers share the object.
+    """The effect of one rule for several sizes; ``before`` and ``after`` are numbers in ``unit``, [size], as computed.
+    One object may stand for several releases that have the same ``rule`` and compute the same numbers.
     """
 
     quantity: str
@@ -70,7 +70,9 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def tracing(nccl: str) -> Iterator[list[TraceStep]]:
-    """Records the steps that are computed for a release inside the block, in order. Each computation has one size."""
+    """Records the steps that are computed for a release inside the block, in order. Each computation inside the block
+    has to be of one size.
+    """
     seen: list[TraceStep] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
@@ -118,12 +120,12 @@ def _reporting_to(listen: Listener) -> Iterator[None]:
 
 
 def listening() -> bool:
-    """Whether a trace is on: loops over rules need not report their steps while none is."""
+    """Whether a trace is on. While no trace is on, loops over rules need not report their steps."""
     return _listener.get() is not None
 
 
 def kept(values: NDArray[Any]) -> NDArray[Any]:
-    """A copy of numbers [size] made before they are changed in place; only while somebody traces."""
+    """Numbers [size] to keep before they are changed in place: a copy if a trace is on, else ``values`` itself."""
     return values if _listener.get() is None else values.copy()
 
 

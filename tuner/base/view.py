@@ -69,7 +69,9 @@ def span(values: Sequence[int]) -> str:
 
 
 def of_all(text: Callable[[Sequence[Any]], object], name: str) -> Callable[[Row], Any]:
-    """A function that makes text for a row of several records: ``text`` gets the field ``name`` of all of them."""
+    """A function that makes text for a row that is several records. It calls ``text`` with a list: the field ``name``
+    of each of the records.
+    """
     return lambda records: text([getattr(each, name) for each in records])
 
 
@@ -82,9 +84,9 @@ def plain(value: object) -> object:
 class Column:
     """A column of a table.
 
-    ``value`` returns the row's value; ``text`` shows it to people, below ``title``. On a narrow terminal, columns with
-    a number ``spare`` are left out, the lowest number first. Programs read the column as ``key``, which is empty for
-    columns that are only for people.
+    ``value`` returns the row's value; ``text`` shows it to people, below ``title``. On a narrow terminal, columns whose
+    ``spare`` is not 0 are left out, those with the lowest number first. Programs read the column as ``key``, which is
+    empty for columns that are only for people.
     """
 
     title: str
@@ -132,8 +134,8 @@ def columns_of(kind: Any, *names: str, of: str | Callable[[Row], Any] = "") -> t
     """The columns of the named fields and properties of a record.
 
     ``of`` finds the record in a row: it names a field of the row's record, or is a function of the row, such as
-    :data:`FIRST`. LookupError for a name without :func:`column` or :func:`shown`. Without names: all fields with
-    :func:`column`.
+    :data:`FIRST`. LookupError for a name without :func:`column` or :func:`shown`. If no names are given, all fields
+    with :func:`column` become columns.
     """
     names = names or tuple(each.name for each in fields(kind) if _METADATA in each.metadata)
     inside = attrgetter(of) if isinstance(of, str) and of else of or (lambda row: row)
@@ -163,7 +165,7 @@ def cells(columns: Sequence[Column], rows: Iterable[Row]) -> list[list[object]]:
 
 
 def spare(columns: Iterable[Column]) -> list[str]:
-    """The titles of the columns that may be left out, in the order in which they are."""
+    """The titles of the columns that may be left out, in the order in which they are left out."""
     return [each.title for each in sorted(columns, key=lambda each: each.spare) if each.spare]
 
 
@@ -197,7 +199,9 @@ class NotedCell:
 
 
 def numbered(rows: Iterable[Sequence[object]]) -> tuple[list[list[str]], dict[str, int]]:
-    """The cells as text, numbered where a cell has a note, and the notes with their numbers."""
+    """The cells as text, and the number of each note. The text of a cell with a note ends in the note's number, such as
+    ``[1]``.
+    """
     notes: dict[str, int] = {}
     return [[_cell(cell, notes) for cell in row] for row in rows], notes
 
@@ -211,9 +215,9 @@ def _cell(cell: object, notes: dict[str, int]) -> str:
 def laid_out(columns: Sequence[str], body: Sequence[Sequence[str]], width: int, spare: Sequence[str] = ()) -> str:
     """The lines of a plain aligned table; columns whose cells are all numbers are set to the right.
 
-    If a table is wider than ``width``, the columns named in ``spare`` are left out, in that order; then cells are
-    wrapped, and a last column of sentences goes below its rows; then the last columns are left out. If not even the
-    first two columns fit, each row becomes a list.
+    If a table is wider than ``width``, three things are tried. First, the columns named in ``spare`` are left out, in
+    that order. Then cells are wrapped, and a last column of sentences is moved below the rows. Then the last columns
+    are left out. If not even the first two columns fit, each row becomes a list.
     """
     whole = _Columns.of(columns, body)
     if whole.total <= width:
@@ -269,7 +273,9 @@ class _Columns:
         return 1 + sum(self.widths) + self.gap * (len(self.widths) - 1)
 
     def fitted(self, rows: Sequence[Sequence[str]], width: int, gap: int) -> "_Columns | None":
-        """The columns, narrowed until they fit, the widest first; None if a word would not fit."""
+        """The columns, narrowed step by step until they fit into ``width``; each step narrows the widest column. None
+        if a column would become too narrow for one of its words.
+        """
         words = [max(len(word) for cell in cells for word in _words(cell)) for cells in zip(*rows, strict=True)]
         least = [min(own, max(word, LEAST)) for own, word in zip(self.widths, words, strict=True)]
         widths = list(self.widths)
@@ -282,7 +288,9 @@ class _Columns:
         return _Columns(tuple(widths), self.to_the_right, gap)
 
     def closer(self, columns: Sequence[str], width: int, gap: int) -> "_Columns | None":
-        """The columns with this gap, widened for titles that are longer; None if the columns do not fit."""
+        """The columns with ``gap`` spaces between them, widened for longer titles if there is room. None if the columns
+        do not fit into ``width``.
+        """
         widths, left = list(self.widths), width - 1 - sum(self.widths) - gap * (len(self.widths) - 1)
         for at, name in enumerate(columns):
             more = max(0, min(left, len(name) - widths[at]))

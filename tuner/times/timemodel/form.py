@@ -387,9 +387,10 @@ class TimesOfCalls:
         return times_us
 
     def times_us_each_changed(self, parameters: Mapping[str, float], changed: Mapping[str, float]) -> Array:
-        """The times, [changed parameter, call], with one parameter after the other set to its value in ``changed``.
+        """The times of every call with one parameter set to its value in ``changed``: an array [parameter][call].
 
-        All at once, for the derivatives of a fit: much faster than one after the other.
+        The derivatives of a fit need these times. They are computed together, which is much faster than one after the
+        other.
         """
         names = list(changed)
         times_us = np.tile(self.times_us(parameters), (len(names), 1))
