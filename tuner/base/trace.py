@@ -125,7 +125,9 @@ def listening() -> bool:
 
 
 def kept(values: NDArray[Any]) -> NDArray[Any]:
-    """Numbers [size] to keep before they are changed in place: a copy if a trace is on, else ``values`` itself."""
+    """The numbers [size] to report if ``values`` are changed in place: a copy if a trace is on, else ``values``
+    itself.
+    """
     return values if _listener.get() is None else values.copy()
 
 
