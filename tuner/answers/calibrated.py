@@ -227,7 +227,9 @@ def used(answers: Answering, named_estimates: Iterable[tuple[str, CalibratedEsti
 
 
 def merged(several: Sequence[CalibrationUsed]) -> CalibrationUsed:
-    """Merges answers of the same calibration; without a calibration, keeps the common reason."""
+    """Merges records of calls that the same calibration answers into one record with all their extrapolations. If no
+    calibration answers, the result has the reason, which is the same for all calls.
+    """
     carried = dict.fromkeys(kind for each in several for kind in each.carried_over)
     never = dict.fromkeys(name for each in several for name in each.not_measured)
     return replace(several[0], carried_over=tuple(carried), not_measured=tuple(never))

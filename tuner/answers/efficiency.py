@@ -44,9 +44,9 @@ class EfficiencyRow:
     """One size; busbws in GB/s, errors relative to the measured time.
 
     ``executed`` is what the file says was executed, ``pick`` what the emulator picks, and ``nccl_us`` that pick's
-    predicted time. ``link_busbw_gbs`` is the busbw at which what the pick's algorithm sends fills the links, None if
-    not known. ``alphabeta_algorithm`` is the fastest algorithm by the alpha-beta model. ``limit`` is the resource that
-    saturates first.
+    predicted time. ``link_busbw_gbs`` is the bus bandwidth at which the data that the pick's algorithm sends fills the
+    links; None if it is not known. ``alphabeta_algorithm`` is the fastest algorithm by the alpha-beta model. ``limit``
+    is the resource that saturates first.
     """
 
     bytes: int = field(metadata=column("size", text=human_bytes))

@@ -33,9 +33,10 @@ from tuner.scenario.resolved import ResolvedScenario
 class TransferAnswer:
     """One message of a kernel or, up to 2.21, one chunk of a message.
 
-    ``channels`` are in the order of the message's parts, each of ``part_bytes`` except for the last; ``chunk_bytes`` go
-    through a buffer at once. ``network``: the message goes over the network, not over peer-to-peer or shared memory.
-    ``round`` numbers the rounds in which a rank exchanges with its peers; None up to 2.21.
+    A message is divided into parts of ``part_bytes``; only the last part may be smaller. ``channels`` has the channel
+    of each part, in the order of the parts. ``chunk_bytes`` is how many bytes go through a buffer at once. ``network``:
+    the message goes over the network, not over peer-to-peer or shared memory. ``round`` numbers the rounds in which a
+    rank exchanges with its peers; None up to 2.21.
     """
 
     sends: bool
@@ -80,7 +81,8 @@ class ExchangeAnswer:
     ``bytes`` is the size of a message; for AllToAll, what each rank sends in all, including its own part, as nccl-tests
     counts; for Gather and Scatter, what the root receives or sends in all. ``calibrated`` is None if nothing was
     measured: NCCL itself has no time model. ``busbw_gbs`` is the bus bandwidth at ``calibrated.time_us``, GB/s, without
-    a rank's own part. ``measured``: whether such calls were measured on one node or on several nodes, as here.
+    a rank's own part. ``measured``: whether such calls were measured on one node, if there is one node here, or between
+    nodes, if there are several.
     """
 
     collective: str

@@ -31,8 +31,8 @@ OF_CHANNELS = ("ring", "tree")
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorChannels:
-    """How many channels collectives use, the variables that limit the number, and how many they would use without
-    these.
+    """How many channels collectives use, the variables that limit this number, and how many channels they would use
+    without these variables.
     """
 
     channels: int

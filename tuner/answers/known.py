@@ -94,7 +94,9 @@ def listed_table(table: "Measurements") -> ListedTable:
 
 @dataclass(frozen=True, slots=True)
 class ListedRelease:
-    """A release of NCCL that is compared with its library; ``builds`` lists the CUDA builds that exist (cu12, cu13)."""
+    """A release of NCCL with whose library the emulator is compared. ``builds`` lists the CUDA builds that exist (cu12,
+    cu13).
+    """
 
     name: str
     builds: tuple[str, ...]

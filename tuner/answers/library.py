@@ -31,7 +31,9 @@ from tuner.scenario import Scenario
 
 
 def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout_s: float) -> list[PickAnswer]:
-    """The library's answer for each size: the cells that a tuner plugin gets, and the pick as launched."""
+    """The library's answer for each size: the cost table that it passes to a tuner plugin, and the pick that it
+    launches.
+    """
     configuration = scenario.resolve().oracle_configuration_to_launch()
     with Oracle(configuration, timeout_s=timeout_s) as oracle:
         launched = oracle.launch_on_any_path(request, sizes)

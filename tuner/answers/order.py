@@ -40,7 +40,7 @@ class ElementClass:
     """Elements that are added in the same order. ``ranges`` are pairs: the first element, and the element after the
     last.
 
-    ``term``: a rank, or a list whose items are added from left to right.
+    ``term`` is a rank, or a list of terms that are added from left to right.
     """
 
     term: Term
@@ -55,7 +55,7 @@ class ElementClass:
 
 @dataclass(frozen=True, slots=True)
 class CallOrder:
-    """One call of ``bytes`` (NCCL's nBytes). ``any_order`` says why the order does not change its bits, if so.
+    """One call of ``bytes`` (NCCL's nBytes). If the order cannot change the bits of the result, ``any_order`` says why.
 
     If the order is not known there are no classes, and ``not_claimed`` says why.
     """

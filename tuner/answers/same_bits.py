@@ -45,7 +45,7 @@ class SameBitsQuery:
 
     @property
     def row(self) -> int | None:
-        """The number of elements of a row."""
+        """How many elements a row has; None if elements are compared at equal offsets, not in rows."""
         return None if self.row_bytes is None else self.row_bytes // self.request.dtype.size_bytes
 
 

@@ -89,8 +89,9 @@ class CountRange(Choice):
 
 @dataclass(frozen=True, slots=True)
 class CountQuery:
-    """The numbers of nodes, or of GPUs per node, to compute from ``low`` to ``high``: ``every`` number, or 16 in each
-    power of two and those around a change. ``progress`` is called for each computed number.
+    """Which numbers of nodes, or of GPUs per node, between ``low`` and ``high`` are computed. With ``every``, all of
+    them are; else 16 in each power of two, and those around each change. ``progress`` is called for each computed
+    number.
     """
 
     low: int = 1
@@ -132,8 +133,8 @@ def scale(
 
     If two neighbouring numbers have different answers, more are computed between them until the change is located.
     Unless ``every`` number is computed, a change of the answer is missed if the answer changes back before the next
-    computed number. ``sizes`` are nBytes or, with ``per_rank``, sizes of one rank's part: nBytes of AllGather and
-    ReduceScatter has a part for each rank. BadInput for what the emulator refuses.
+    computed number. ``sizes`` are nBytes. With ``per_rank``, they are the sizes of one rank's part, because nBytes of
+    AllGather and ReduceScatter consists of a part for each rank. BadInput for what the emulator refuses.
     """
     over = over or CountQuery()
     if scenario.others:

@@ -85,8 +85,8 @@ class CarriedBy(Framed):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ServedPicks(Framed):
-    """Which implementation carries AllReduces, and NCCL's picks for the same sizes, [size], which run if NCCL carries
-    them.
+    """Which implementation carries AllReduces, and NCCL's picks for the same sizes, [size]. A pick runs only if NCCL
+    carries the size.
 
     The picks are for plain buffers; :meth:`ServedGroup.calls` has the picks if NCCL carries calls on symmetric windows.
     """

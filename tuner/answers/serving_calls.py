@@ -176,7 +176,8 @@ class StepCalls:
         """The scheme of vLLM: the ranks of a group split its rows while the experts work; each group computes dense
         layers by itself.
 
-        BadInput if, with the kernels to the experts, a group of several ranks does not split its rows.
+        BadInput if ``tp`` is above 1 and the ranks of a group do not split its rows, which depends on the kernels that
+        the engine uses to send tokens to the experts.
         """
         if self.model.tp > 1:
             self._check_splits_rows()

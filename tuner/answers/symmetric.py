@@ -173,7 +173,7 @@ def picks_of(selection: Selection, request: Request, sizes: SizeArray) -> list[A
 def times_us(selection: Selection, request: Request, sizes: SizeArray, picks: Sequence[AnyPick]) -> list[float | None]:
     """The time of each pick at its size in ``sizes`` (bytes), by this communicator's models, [size].
 
-    None if the pick cannot run here, or if no model has a time.
+    The time is None if the pick cannot run on this communicator, or if no model has a time.
     """
     staying = any(isinstance(pick, Pick) for pick in picks)
     names = [f"{algorithm.name}/{protocol.name}" for algorithm, protocol in selection.candidates(request)]
@@ -201,8 +201,8 @@ def ratio(old: tuple[AnyPick, float | None], new: tuple[AnyPick, float | None]) 
 
 
 def bypassing_pick(selection: Selection, request: Request, size: int, path: NonClassicPath) -> NonClassicPick:
-    """A call of ``size`` bytes (nBytes) that bypasses algorithms by ``path``: its time, and the classic pick it
-    replaces.
+    """The pick of a call of ``size`` bytes (nBytes) that takes ``path`` instead of an algorithm: its time, the next
+    kernel, and the classic pick that it replaces.
     """
     instead_of = classic_pick(selection, request, size)
     if path.kernel is None:

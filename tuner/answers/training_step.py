@@ -63,11 +63,12 @@ def rows(
     scenario: Scenario | None = None,
     times: TimesWanted | None = None,
 ) -> list[StepCall]:
-    """One row for each element of :func:`tuner.times.costmodels.step.traffic`, without its share of the total.
+    """One row for each element of :func:`tuner.times.costmodels.step.traffic`, whose ``share`` of the total
+    :func:`report` computes.
 
-    ``scenario`` describes a node and the release; its number of nodes does not matter. Without a scenario there is only
-    alpha-beta. Calibrated ``times`` are added if wanted. BadInput if the cluster's nodes differ from the scenario's, or
-    if no calibration answers. BadCalibration if a calibration is invalid.
+    ``scenario`` describes a node and the release; its number of nodes does not matter. Without a scenario, the rows
+    have only the times of the alpha-beta model. Calibrated ``times`` are added if wanted. BadInput if the cluster's
+    nodes differ from the scenario's, or if no calibration answers. BadCalibration if a calibration is invalid.
     """
     if scenario is None:
         return [_call(each, cluster) for each in traffics]

@@ -43,7 +43,9 @@ NO_EFFECT = frozenset({RowEffect.cannot_run, RowEffect.hidden})
 
 @dataclass(frozen=True, slots=True)
 class TriedRow:
-    """A row at one size: what was launched without the table and with it; None if no size of the row was launched."""
+    """A row at one size: what was launched without the table and with it; ``bytes`` and both launches are None if no
+    size of the row was launched.
+    """
 
     line: int
     collective: Collective

@@ -44,7 +44,9 @@ class ReaderBounds:
 
 
 def factor() -> float:
-    """The factor by which NCCL_TUNER_BOUNDS multiplies the bounds; 1 if it is not a number of at least 1."""
+    """The factor by which NCCL_TUNER_BOUNDS multiplies the bounds; 1 if it is not a number from 1 to
+    ``MOST_FACTOR``.
+    """
     with suppress(ValueError):
         if 1 <= (given := float(os.environ.get(VARIABLE, "1"))) <= MOST_FACTOR:
             return given

@@ -20,10 +20,10 @@ def find(labels: Labels, low: int, high: int, breaks: Iterable[int] | SizeArray 
 
     ``labels`` maps an array of sizes to one label per size: a number or a row of numbers. Sizes between two sizes with
     equal labels are assumed to belong to the same piece. The search starts with fractions of powers of two, and with
-    ``breaks``: sizes at which the caller knows that the function may change. A change and its reversal between two
-    sizes that are looked at can be missed. It is not missed if a label ranks all candidates, because two lines that
-    cross are ranked differently on both sides. A caller that only asks for the winner then merges neighbouring pieces
-    with the same first rank.
+    ``breaks``: sizes at which the caller knows that the function may change. So the search can miss two changes that
+    cancel between two sizes that it looks at. If a label ranks all candidates, no crossing is missed, because two lines
+    that cross are ranked differently on both sides. A caller that only asks for the winner then merges neighbouring
+    pieces with the same first rank.
 
     NCCL's times are float32, so that near a crossing the winner may change several times within a few sizes. So around
     each change, the search looks at ``steps`` neighbouring float32 values on either side, and goes on until no further

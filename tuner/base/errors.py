@@ -42,7 +42,7 @@ class BadInput(TunerError):
 
 
 class NcclFails(BadInput):
-    """Raised if NCCL itself refuses the request or crashes on it; the message says which."""
+    """Raised if NCCL itself refuses the request or crashes on it; the message says which of the two."""
 
     by_nccl = True
 

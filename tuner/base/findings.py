@@ -68,8 +68,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The text of a finding: what is the matter in ``says``, and the other entries of its table (None: no such
-    entry).
+    """The text of a finding. ``says`` is what is the matter; ``cause``, ``costs`` and ``do`` are the other entries of
+    the finding's table, each None if the table lacks it.
     """
 
     says: str

@@ -17,10 +17,11 @@ F = TypeVar("F", bound=Rule)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """The place of a rule in NCCL's code, from the release ``since`` on, until the rule's next source.
+    """The place of a rule in NCCL's code from the release ``since`` on, up to the release from which the rule has
+    another source.
 
     ``file`` and ``function`` are in NCCL's tag ``v<release>-1`` of each of these releases. If NCCL has a rule once for
-    each algorithm, braces list the files and functions, pairwise.
+    each algorithm, both texts list them in braces: the first function is in the first file, and so on.
     """
 
     file: str

@@ -56,5 +56,7 @@ class _Option:
 
 
 def spelled(text: str) -> str:
-    """A stored text in which ``{option:topology}`` is spelled for the current reader, as an option or a parameter."""
+    """A stored text in which a placeholder such as ``{option:topology}`` is replaced by the option or parameter as the
+    current reader spells it.
+    """
     return text.format(option=_Option())

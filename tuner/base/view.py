@@ -133,9 +133,9 @@ def shown(title: str = "", **said: Any) -> Callable[[F], F]:
 def columns_of(kind: Any, *names: str, of: str | Callable[[Row], Any] = "") -> tuple[Column, ...]:
     """The columns of the named fields and properties of a record.
 
-    ``of`` finds the record in a row: it names a field of the row's record, or is a function of the row, such as
-    :data:`FIRST`. LookupError for a name without :func:`column` or :func:`shown`. If no names are given, all fields
-    with :func:`column` become columns.
+    ``of`` says where a row has the record: in the field of this name, or where a function of the row, such as
+    :data:`FIRST`, finds it. If ``of`` is empty, the row itself is the record. LookupError for a name without
+    :func:`column` or :func:`shown`. If no names are given, all fields with :func:`column` become columns.
     """
     names = names or tuple(each.name for each in fields(kind) if _METADATA in each.metadata)
     inside = attrgetter(of) if isinstance(of, str) and of else of or (lambda row: row)

@@ -48,7 +48,8 @@ class RegretMark:
 
 
 def choice_map(choices: Choices, what: str, where: str, marks: Sequence[RegretMark] = ()) -> NotebookFigure:
-    """Draws a map of choices: colour shows the algorithm, hatch the protocol; the legend has only what occurs.
+    """Draws a map of choices: colour shows the algorithm, hatch the protocol. The legend has only the picks that occur
+    in the map.
 
     ``what`` is the heading with the call, ``where`` the one with machine, release and settings. ``marks`` are measured
     points, drawn on the map.

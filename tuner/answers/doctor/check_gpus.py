@@ -216,7 +216,9 @@ _INTERFACE = expression(r"(?:en|eth|ib|bond|br|docker|veth|lo|wl|virbr|team)[a-z
 
 
 def reaches_memory(node: ExaminedNode, net: ET.Element) -> bool:
-    """Whether an adapter can access memory by itself, as its part and name say; an interface for sockets cannot."""
+    """Whether an adapter can access a GPU's memory by itself (GPUDirect RDMA). A known part says whether it can; an
+    unknown part can if it is an InfiniBand device. An interface for sockets cannot, whatever its part.
+    """
     slot = node.slot(net)
     part = None if slot is None else node.part(slot)
     known = slot is not None and slot.get("class", "").startswith("0x0207") if part is None else part.gpudirect_rdma

@@ -148,7 +148,9 @@ def _ids(pci: ET.Element) -> str:
 
 
 def device_name(pci: ET.Element) -> str:
-    """Name of a device in changes: of a GPU or adapter its name, of another PCI device its bus id."""
+    """The text by which changes name a device: a GPU's name, such as ``gpu:0``, an adapter's name, or the bus id of any
+    other PCI device.
+    """
     if pci.find("gpu") is not None:
         return gpu_name(pci)
     net = pci.find("nic/net")

@@ -21,7 +21,7 @@ class KnownPart:
     """A kind of device: ``kind`` is gpu, adapter or switch.
 
     ``pcie`` is the generation and the number of lanes, ``gbps`` the speed of a port; each is None if not known.
-    ``nvlinks`` counts the NVLinks of a GPU in each form in which it is sold: with bridges and without.
+    ``nvlinks`` has the number of NVLinks for each form in which a GPU is sold: with bridges and without.
     """
 
     name: str
@@ -110,9 +110,10 @@ class TopologyFinding:
     """One finding: its ``kind``, its severity (``wrong``, ``unlike`` something, or a ``note``), a text, and its
     devices.
 
-    ``changes``, written as for ``diff``, repair the fault or make the node like the machine ``unlike``; empty if only
-    the hardware itself can be repaired. ``do`` says what to do on the machine. ``busbw_gbs_left`` is the bus bandwidth
-    that NCCL predicts at the last size that was asked for, if everything except this finding is repaired.
+    ``changes`` are written as for ``diff``. They repair the fault, or make the node like the machine ``unlike``; there
+    are none if only the hardware itself can be repaired. ``do`` says what to do on the machine. ``busbw_gbs_left`` is
+    the bus bandwidth that NCCL predicts at the last size that was asked for, if everything except this finding is
+    repaired.
     """
 
     kind: str

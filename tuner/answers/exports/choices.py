@@ -86,9 +86,10 @@ MAGIC, VERSION, NAME_BYTES = b"NCCLPICK", 1, 24
 
 
 def compiled(scenario: Scenario, requests: Sequence[Request]) -> bytes:
-    """The file of a communicator's calls of these kinds, one kind per collective.
+    """The content of a compiled file with NCCL's picks for calls like ``requests`` on a communicator, one request per
+    collective.
 
-    BadInput for a kind of call whose picks no table can hold.
+    BadInput if a table of size ranges cannot hold the picks of a request.
     """
     selection = CompiledSelection(scenario.communicator())
     tables = []

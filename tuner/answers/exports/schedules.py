@@ -26,8 +26,8 @@ SEND, RECEIVE = 5, 6  # NodeType.COMM_SEND_NODE and COMM_RECV_NODE
 
 
 def write_csv(schedule: Schedule, file: TextIO) -> None:
-    """Writes a row for each range of bytes at each end of each message; a message's first row has its bytes on the
-    wire.
+    """Writes a row for each range of bytes at each end of each message. The first row of a message has the number of
+    bytes that it has on the wire; its other rows have 0.
     """
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -127,7 +127,7 @@ def xla(
     newer: bool = False,
 ) -> str:
     """The text of a table of one communicator at sizes in bytes, for the collectives that XLA knows. ``newer``: whether
-    the devices are in the field from which newer XLA reads them.
+    the devices are written into the field from which newer releases of XLA read them.
 
     BadInput if XLA knows none of the collectives; NoAlgorithm if nothing can run.
     """
