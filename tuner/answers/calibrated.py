@@ -309,7 +309,7 @@ class CalibratedDifference:
 def ratio(before: CalibratedEstimate, after: CalibratedEstimate) -> CalibratedRatio:
     """The time after a change divided by the time before it, with bounds.
 
-    Both times share a part of the calibration's error, but how large this part is is not known. So the ratio's interval
+    Both times share a part of the calibration's error, but the size of this part is not known. So the ratio's interval
     is as wide as both intervals together, in logarithms, with three exceptions. If the call is the same on both sides,
     the ratio is exactly 1. If both sides run the same combination on one node, the error of an extrapolation to the
     same target (such as a machine that was not measured) cancels. The bounds then hold for 89 to 99 % of such pairs in

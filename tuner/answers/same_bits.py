@@ -1,6 +1,4 @@
-"""Tells whether calls give the same bits, if they differ in size, in a row's place, in the release or in their
-nodes.
-"""
+"""Tells whether calls that differ in size, in a row's place, in the release or in their nodes give the same bits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

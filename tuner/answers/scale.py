@@ -133,8 +133,8 @@ def scale(
 
     If two neighbouring numbers have different answers, more are computed between them until the change is located.
     Unless ``every`` number is computed, a change of the answer is missed if the answer changes back before the next
-    computed number. ``sizes`` are nBytes. With ``per_rank``, they are the sizes of one rank's part, because nBytes of
-    AllGather and ReduceScatter consists of a part for each rank. BadInput for what the emulator refuses.
+    computed number. ``sizes`` are nBytes. With ``per_rank``, they are the sizes of one rank's part; nBytes of AllGather
+    and ReduceScatter is such a part for each rank. BadInput for what the emulator refuses.
     """
     over = over or CountQuery()
     if scenario.others:

@@ -72,8 +72,8 @@ LEAST_LINE_BYTES = 16  # on average: a log that exceeds a bound on lines may be 
 
 
 def of_log(lines: Iterable[bytes], where: str, wrong: type[TunerError], bounds: ReaderBounds) -> Iterator[bytes]:
-    """Yields the lines of a log that is read in pieces. The log may have any length, unless its lines are almost empty:
-    the number of such lines is bounded. Raises an error of the class ``wrong`` if there are more.
+    """Yields the lines of a log that is read in pieces. The log may have any length, unless its lines are almost empty.
+    Raises an error of the class ``wrong`` if a log of almost empty lines has more lines than ``bounds`` allow.
     """
     read_bytes, most = 0, int(bounds.lines * factor())
     for number, line in enumerate(lines):

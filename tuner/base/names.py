@@ -236,9 +236,7 @@ class Windows:
 
     @property
     def words(self) -> str:
-        """The buffers and the flags if they differ from the default, as text for headings, such as `` of send,
-        default``.
-        """
+        """The buffers and flags that differ from the default, as a text for headings: `` of send, default``."""
         sides = "" if self.sides is Sides.both else f" of {self.sides.name}"
         flags = "" if self.flags == WindowFlag.COLL_SYMMETRIC else f", {flag_words(self.flags)}"
         return f"{sides}{flags}"

@@ -41,7 +41,7 @@ class FromBinary(Source):
     __slots__ = ()
 
     def text(self, nccl: str) -> str:
-        """A text that says what was read from the binary, and from which release's."""
+        """A text that says what was read from libnccl.so.2, and of which release."""
         return f"{self.function}, read from the binary, {self.file} {nccl}"
 
 

@@ -133,8 +133,8 @@ STYLES = {
 
 
 def classes(before: Choices, after: Choices) -> parts.Classes:
-    """For each cell of the map, the key of its look in ``STYLES``: numbers [row][size]. If the pick changes in a cell,
-    its look shows the ratio of the predicted times after and before.
+    """For each cell of the map, the key of its look in ``STYLES``: numbers `[row][size]`. If the pick changes in a
+    cell, its look shows the ratio of the predicted times after and before.
     """
     ratios = 1 + np.searchsorted(np.array(_BOUNDS, np.float32), ratio(before, after))
     classed = np.where(changed(before, after), ratios, SAME)

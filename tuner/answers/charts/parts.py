@@ -170,7 +170,7 @@ def legend_of_picks(
 
 
 def occurring(*classes: Classes) -> list[int]:
-    """The distinct class numbers in all the arrays [row][size] together, ascending."""
+    """The distinct class numbers in all the arrays `[row][size]` together, ascending."""
     return sorted({int(number) for each in classes for number in np.unique(each)})
 
 
@@ -216,7 +216,7 @@ PICKS = {
 
 
 def pick_classes(algorithm: NDArray[np.int8], protocol: NDArray[np.int8]) -> Classes:
-    """The class of each cell as a key of ``PICKS``, numbers [row][size], from NCCL's ids of algorithm and protocol.
+    """The class of each cell as a key of ``PICKS``, numbers `[row][size]`, from NCCL's ids of algorithm and protocol.
     Both ids are -1 if nothing can run.
     """
     return np.where(algorithm < 0, NOTHING, algorithm.astype(np.int64) * len(Protocol) + protocol)

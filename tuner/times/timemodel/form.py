@@ -388,7 +388,7 @@ class TimesOfCalls:
 
     def times_us_each_changed(self, parameters: Mapping[str, float], changed: Mapping[str, float]) -> Array:
         """The times of every call with one parameter set to its value in ``changed``, in us: an array
-        [parameter][call].
+        `[parameter][call]`.
 
         The derivatives of a fit need these times. They are computed together, which is much faster than one after the
         other.
