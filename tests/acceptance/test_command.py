@@ -121,14 +121,16 @@ def test_exchanges_without_a_calibration_are_not_judged(tmp_path: Path) -> None:
     said = run("accept", str(path), "--machine", "pcie-l40s", "--nccl", "2.28.9", "--json", code=1).stdout
     found = json.loads(said)
     assert [size["collective"] for size in found["sizes"]] == ["AllReduce"]
-    assert list(found["skipped"]) == ["of AllToAll: no calibration has times of it here, and NCCL's model has none"]
+    assert list(found["skipped"]) == [
+        "no time of AllToAll is known here: no calibration has one, and NCCL's model has none"
+    ]
 
 
 def test_more_gpus_than_the_machine_has_are_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "given.csv"
     path.write_text("collective,dtype,gpus,bytes,time_us\nallreduce,half,16,67108864,300\n", "utf-8")
     said = run("accept", str(path), *MACHINE, "--nccl", "2.29.2", code=2).stderr
-    says = "1 row with up to 16 GPUs a node, and the machine has 8; valid: --machine of the machine that was measured"
+    says = "1 row with up to 16 GPUs a node, and the machine has 8: give --machine of the machine that was measured"
     assert said == f"nccl-tuner: {path}:2: {says}\n"
 
 
@@ -228,7 +230,7 @@ def test_results_that_do_not_name_their_ranks_are_of_all_gpus(
 ) -> None:
     file = nccl_tests_text.write(tmp_path / "all_reduce.log", ALL_REDUCE, nccl=22902, in_place=1)
     file.write_text("".join(line for line in file.read_text().splitlines(True) if "  Rank " not in line))
-    assert f"valid: --nodes N ({gpus} GPUs each)" in run("accept", str(file), "--machine", words[0], code=2).stderr
+    assert f"add --nodes N ({gpus} GPUs each)" in run("accept", str(file), "--machine", words[0], code=2).stderr
     found = json.loads(run("accept", str(file), "--machine", *words, "--json", code=code).stdout)
     assert {(size["nodes"], size["gpus_per_node"]) for size in found["sizes"]} == {(2, gpus)}
 
@@ -296,7 +298,7 @@ def test_wrong_release_labels(tmp_path: Path) -> None:
     assert "given.csv: NCCL 2.99.1 is no release that is known here" in done.stderr
     measured.write(tmp_path / "given.csv", HEALTHY)
     done = run("accept", str(tmp_path / "given.csv"), *MACHINE, "--nccl", "2.28.9", code=2)
-    assert "says NCCL 2.29.2; --nccl says 2.28.9" in done.stderr
+    assert "says NCCL 2.29.2, but --nccl says 2.28.9" in done.stderr
 
 
 def test_releases_that_would_explain_the_times_are_named(tmp_path: Path) -> None:
@@ -450,7 +452,7 @@ def test_there_are_no_floors_by_times_of_other_links() -> None:
     words = "accept", "--floors", "--machine", "hgx-h800", "--nccl", "2.28.9", "--bytes", "1G"
     said = run(*words, code=3).stderr
     assert (
-        "no times were measured with this number of NVLinks: a GPU has 8 here, and 18 on dgx-h100; valid: --calibration"
+        "no times were measured with this number of NVLinks: a GPU has 8 here, and 18 on dgx-h100: give --calibration"
         in said
     )
     assert run(*words, "--calibration", "dgx-h100").stdout.count("1 GiB") == 5
@@ -523,7 +525,7 @@ def test_runs_on_different_hosts_in_one_file_are_not_judged(tmp_path: Path) -> N
 def test_results_that_no_nvlink_domains_have_are_refused() -> None:
     expectation = Expectation(describe("gb200-nvl72", nccl="2.28.9"))
     for shape in (ConfiguredShape(19, 4), ConfiguredShape(1, 76), ConfiguredShape(1, 6)):
-        with pytest.raises(BadInput, match="cannot be NVLink domains of up to 18 trays with 4 GPUs"):
+        with pytest.raises(BadInput, match="cannot be divided into equal NVLink domains of up to 18 trays with 4 GPUs"):
             expectation.selection(shape)
 
 
@@ -676,9 +678,9 @@ def test_diagnose_says_wrong_results_before_slow_ones(tmp_path: Path) -> None:
         (
             "#       size",
             "#        (B)    (elements)      (ms)  (GB/s)\n#       size",
-            r":\d+: columns in ms; nothing of it",
+            r":\d+: columns are in ms, so nothing of the file",
         ),
-        ("nThread 1 nGpus 1", "nThread 1 nGpus 9", r":4: 8 ranks of a process, and line 3 says 9 "),
+        ("nThread 1 nGpus 1", "nThread 1 nGpus 9", r":4: a process lists 8 ranks, but line 3 says 9 "),
     ],
 )
 def test_what_a_file_says_of_units_and_ranks_has_to_fit(old: str, new: str, says: str, tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ def test_unequal_parts_are_messages_of_their_own() -> None:
 
 
 def test_unequal_parts_that_none_can_have() -> None:
-    assert "3 parts for 4 ranks; valid: 4 parts, or 16" in run(*UNEVEN, "4,4,4", code=2).stderr
-    assert "a part of 6 bytes; valid: whole elements" in run(*UNEVEN, "4,4,4,6", code=2).stderr
+    assert "3 parts do not fit 4 ranks: give 4 parts, or 16" in run(*UNEVEN, "4,4,4", code=2).stderr
+    assert "a part of 6 bytes is not a whole number" in run(*UNEVEN, "4,4,4,6", code=2).stderr
     assert "--parts only applies with alltoall" in run("pick", "gather", *PICK[2:], "--parts", "4", code=2).stderr
     assert "--parts" in run("pick", "alltoallv", *PICK[2:], code=2).stderr
 
@@ -91,7 +91,7 @@ def test_people_read_whose_time_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("machine", "said"),
-    [("pcie-l40s", "joined by"), ("alps", "no measured times of AllToAll in the calibration alps")],
+    [("pcie-l40s", "joined by"), ("alps", "the calibration alps has no measured times of AllToAll")],
 )
 def test_without_measured_times_there_is_no_time(machine: str, said: str) -> None:
     words = "pick", "alltoall", "--machine", machine, "--bytes", "1K,1M"
@@ -120,5 +120,5 @@ def test_a_send_over_the_network_has_no_time() -> None:
 def test_options_of_sends_are_not_those_of_collectives() -> None:
     said = run("pick", "allreduce", "--peer", "1", *PICK[2:], code=2).stderr
     assert "--peer only applies with --launch" in said
-    assert "rank 8; valid: 0 to 7" in run(*PICK, "--rank", "8", code=2).stderr
+    assert "rank 8 is not in the communicator: valid are 0 to 7" in run(*PICK, "--rank", "8", code=2).stderr
     assert "sends itself" in run("pick", "send", "--peer", "0", *PICK[2:], code=2).stderr

@@ -143,7 +143,7 @@ BAD = {
     "variable": (("pick", "allreduce", *SCATTERED), "NCCL_PROTO"),
     "variable of the search": (
         ("pick", "allreduce", *DUMPED, "--nodes", "2", "--env", "NCCL_P2P_LEVEL=SYS"),
-        "valid without --topo-graphs",
+        "remove --topo-graphs",
     ),
     "variable of no search": (
         ("graphs", *SCATTERED),
@@ -384,8 +384,8 @@ def test_ranks_that_would_not_agree_are_shown() -> None:
             "--node already describes all nodes; use either --node alone",
         ),
         (("--node", "dgx-h100", "--nodes", "2"), "--node already describes all nodes"),
-        (("--node", "dgx-h100x0"), "--node dgx-h100x0: 0 nodes; valid: 1 to 1048576"),
-        (("--node", "dgx-h100:9"), "GPUs per node: 9; valid: 1 to 8 on dgx-h100"),
+        (("--node", "dgx-h100x0"), "--node dgx-h100x0 has 0 nodes: valid are 1 to 1048576"),
+        (("--node", "dgx-h100:9"), "9 GPUs per node: valid are 1 to 8 on dgx-h100"),
         (("--node", "dgx-h100", "--node", "dgx-h10"), "no machine 'dgx-h10'; did you mean dgx-h100?"),
         (("--node", ""), "--node is empty"),
         (("--node", "dgx-h100", "--node", "absent.xml:2"), "absent.xml: No such file"),

@@ -48,7 +48,10 @@ def test_broadcasts_from_several_roots_are_one_call_from_2_29_2_on() -> None:
     assert "AllGatherV" in run(*words, "--nccl", "2.29.2").stdout
     apart = "--nccl", "2.29.2", "--env", "NCCL_ALLGATHERV_ENABLE=0"
     assert [len(kernel["calls"]) for kernel in json.loads(run(*words, *apart, "--json").stdout)["kernels"]] == [3]
-    assert "one call in NCCL 2.29.2; valid here: one root" in run(*words, *apart[:2], "--launch", code=2).stderr
+    assert (
+        "into one call, which is not computed here: give them one root"
+        in run(*words, *apart[:2], "--launch", code=2).stderr
+    )
     assert json.loads(run(*words, *apart, "--launch", "--json").stdout)["launch"]["kernels"]
 
 
@@ -63,13 +66,13 @@ def test_a_file_has_the_same_calls(tmp_path: Path) -> None:
     [
         (("send:1M",), "needs a peer, as in send@3:1M"),
         (("allreduce@1:1M",), "AllReduce takes no peer"),
-        (("send@16:1M",), "Send with rank 16; valid: 0 to 15"),
+        (("send@16:1M",), "Send with rank 16: valid are ranks 0 to 15"),
         (("send@0:1M",), "sends itself 1 messages and receives 0"),
-        (("send@1:1M", "--rank", "16"), "rank 16; valid: 0 to 15"),
+        (("send@1:1M", "--rank", "16"), "rank 16 is not in the communicator: valid are 0 to 15"),
         (("allreduce:1M", "--rank", "1"), "a group of collectives takes --rank 0 only"),
         (("send@1:1M", "--tuner", "none"), "NCCL asks no tuner plugin about these"),
         (("@/nowhere.json",), "/nowhere.json"),
-        (("broadcast@16:1M",), "root 16; valid: 0 to 15"),
+        (("broadcast@16:1M",), "root 16 is no rank of the communicator: valid are 0 to 15"),
         (("allreduce:1M*10001",), "a group has at most 10000 calls"),
         ((f"send@{'9' * 5000}:1M",), "expected a rank"),
         ((f"send@1:{'9' * 5000}",), "size with 5000 digits"),

@@ -166,7 +166,7 @@ def test_in_ranges_of_one_order_every_size_has_it(collective: str, machine: tupl
 def test_what_cannot_be_asked_says_so() -> None:
     assert "AllGather adds no numbers" in refused("allgather", *NODE)
     assert "--rows counts rows of --row-bytes" in refused("allreduce", *NODE, "--rows", "1,7")
-    assert "--root 8: valid: 0 to 7" in refused("reduce", *NODE, "--root", "8")
+    assert "--root 8 is no rank here: valid are 0 to 7" in refused("reduce", *NODE, "--root", "8")
     assert "Ring/LL128 and Tree/LL128" in refused(
         "allreduce", "--node", "dgx-h100", "--node", "dgx-1v:4", "--nccl", "2.18.3", "--bytes", "1M"
     )
@@ -220,7 +220,7 @@ def test_calls_of_a_group_share_channels() -> None:
     [
         (("allreduce", *BATCHES[:2], "--row-bytes", "3", "--rows", "2"), "--row-bytes 3: expected a multiple of 2"),
         (("allreduce", *BATCHES[:4], "--rows", "99999999999999999"), "--rows 99999999999999999: expected 1 to "),
-        (("allreduce", "--range", "1..3"), "no size from 1 to 3 bytes; valid: multiples of 4"),
+        (("allreduce", "--range", "1..3"), "no size from 1 to 3 bytes: sizes are multiples of 4"),
         (("allreduce", "--root", "3"), "--root: AllReduce has no root; only reduce has one here"),
     ],
 )

@@ -210,7 +210,9 @@ def test_without_a_digit_newer_releases_take_their_default() -> None:
 
 def test_one_variable_has_one_value() -> None:
     done = run(*PICK, "--nccl", "2.28.9", "--env", "NCCL_ALGO=Ring", "--env", "NCCL_ALGO=Tree", code=2)
-    assert done.stderr == "nccl-tuner: --env NCCL_ALGO=Ring and NCCL_ALGO=Tree: valid: one of them\n"
+    assert (
+        done.stderr == "nccl-tuner: --env NCCL_ALGO=Ring and NCCL_ALGO=Tree contradict each other: give one of them\n"
+    )
 
 
 def test_the_answer_comes_before_its_notes_and_a_refusal_after_them() -> None:

@@ -48,7 +48,7 @@ def test_what_to_force_next_is_listed_with_its_variables() -> None:
 
 def test_where_there_are_no_calibrated_times_the_reason_is_said() -> None:
     printed = run("verify", "--table", "v100-8x__2.27.5__dgx1", "--next").stdout
-    assert "not known what to force next: no calibration for Volta GPUs" in printed
+    assert "not known what to force next: no calibration exists for Volta GPUs" in printed
 
 
 def test_nothing_is_judged_where_all_results_were_wrong(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_nothing_is_judged_where_all_results_were_wrong(tmp_path: Path) -> None:
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     for words, hint in (
         (("--arm", "Ring"), "expected NAME=FILE"),
-        (("--arm", f"Rong={log(tmp_path / 'a.log', 1)}", "--machine", "dgx-h100"), "valid: default"),
+        (("--arm", f"Rong={log(tmp_path / 'a.log', 1)}", "--machine", "dgx-h100"), "give default"),
         (("--table", "nowhere"), "b200-8x-64n__2.29.7__together"),
         (("--table", B200[2], "--plot", "x.png"), "without --arm"),
         (("--table", B200[2], "--calibration", "dgx-b200"), "only applies with --next"),

@@ -370,7 +370,9 @@ def test_pat_sends_what_a_played_pat_sends(ranks: int, ranks_per_switch: int) ->
         (CostOperation.AllReduce, 2),
     ):
         assert wires.uplink_share(operation, "ring", ranks, ranks_per_switch) == close(passes * ring)
-    with pytest.raises(BadInput, match="pat AllReduce: what switches' uplinks carry is not known; valid: ring"):
+    with pytest.raises(
+        BadInput, match="what the uplinks of switches carry is not known for pat AllReduce; valid: ring"
+    ):
         wires.uplink_share(CostOperation.AllReduce, "pat", ranks, ranks_per_switch)
 
 
@@ -472,7 +474,7 @@ def test_a_fit_gives_alpha_of_a_step_and_beta_of_a_link() -> None:
     assert (found.alpha_us, found.beta_gbs) == (close(10, 1e-6), close(100, 1e-6))
     assert line.repeated([1.0, 2.0, 3.0]) == line.Repeated(2.0, 1.0)
     assert line.repeated([1.5]).deviation is None
-    with pytest.raises(BadInput, match="2 sizes; valid: 3 or more"):
+    with pytest.raises(BadInput, match="cannot be fitted to 2 sizes: measure 3 or more"):
         line.fit([1, 2, 2], [1, 2, 2])
 
 
@@ -560,7 +562,7 @@ def test_where_groups_lie() -> None:
     assert step.time_us(far, CLUSTER) == close(5 + far.bytes / 50_000)
     assert step.time_us(near, CLUSTER) == close(1 + near.bytes / 300_000)
     (uneven,) = step.traffic(MODEL, Parallelism(dp=12))
-    with pytest.raises(BadInput, match="DP of 12 GPUs, 1 apart"):
+    with pytest.raises(BadInput, match=r"groups of DP \(12 GPUs, 1 apart\)"):
         uneven.shape(8)
 
 
@@ -751,7 +753,7 @@ def test_nonsense_is_refused(bad: Any) -> None:
         lambda: terms(CostOperation.AllReduce, "ring", bad),
         lambda: fabric.fabric(fabric.read("aurora"), "measured").time_us(bad, 2, 2),
     ):
-        with pytest.raises(BadInput, match="valid: "):
+        with pytest.raises(BadInput, match="valid"):
             call()
 
 

@@ -573,14 +573,14 @@ BAD = {
     "bandwidth": ("allreduce --ranks 8 --bytes 1G --alpha-us 1 --beta-gbs -3", "--beta-gbs: -3; valid: above 0"),
     "latency": ("allreduce --ranks 8 --bytes 1G --alpha-us -1 --beta-gbs 3", "--alpha-us: -1; valid: 0 or above"),
     "half a level": ("allreduce --ranks 8 --bytes 1G --alpha-us 1", "--alpha-us and --beta-gbs"),
-    "no level": ("allreduce --ranks 8 --bytes 1G", "inside a node; valid: --alpha-us and --beta-gbs"),
+    "no level": ("allreduce --ranks 8 --bytes 1G", "inside a node are missing: add --alpha-us and --beta-gbs"),
     "GPUs that do not divide": (
         f"allreduce --ranks 20 --gpus-per-node 8 --bytes 1G {LEVEL_TEXT}",
         "--gpus-per-node 8 does not divide --ranks 20",
     ),
     "no power of two": (
         f"allreduce --algorithm halving-doubling --ranks 12 --bytes 1G {ONE_LEVEL}",
-        "of 12 ranks; valid: a power of two",
+        "for a power of two ranks, not for 12",
     ),
     "algorithm": (
         f"allgather --algorithm tree --ranks 8 --bytes 1G {LEVEL_TEXT}",
@@ -593,12 +593,12 @@ BAD = {
     "overlap": ("step --compute-us 1 --communication-us 1 --overlap 2", "--overlap: 2; valid: 0 to 1"),
     "latency between nodes": (
         f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1G {ONE_LEVEL} --inter-alpha-us x --inter-beta-gbs 3",
-        "--inter-alpha-us: 'x' is no number; valid: 0 or above",
+        "--inter-alpha-us 'x' is not a number: valid is 0 or above",
     ),
     "levels of no nodes": (f"allreduce --ranks 16 --bytes 1G {LEVEL_TEXT}", "between nodes: add --gpus-per-node"),
     "crossovers of no nodes": (f"allreduce --crossovers --ranks 16 {LEVEL_TEXT}", "add --gpus-per-node"),
     "hierarchy of one level": (f"allreduce --algorithm hierarchical --ranks 16 --bytes 1G {ONE_LEVEL}", "two levels"),
-    "too many bytes per second": ("ideal --intra-gbs 1e300 --gpus-per-node 8", "above 0, 1e-30 to 1e+30"),
+    "too many bytes per second": ("ideal --intra-gbs 1e300 --gpus-per-node 8", "above 0, from 1e-30 to 1e+30"),
     "two peaks": (f"{BUSBW} --time-us 1 --peak-gbs 1 --peak-gbps 8", "give either --peak-gbs or --peak-gbps"),
     "nodes for nothing": (f"{BUSBW} --time-us 1 --gpus-per-node 4", "--gpus-per-node needs --algorithm"),
     "switches for nothing": (f"{BUSBW} --time-us 1 --ranks-per-switch 4", "--ranks-per-switch needs --algorithm"),
@@ -620,15 +620,18 @@ BAD = {
     ),
     "more ranks than tiles": (
         "ideal --fabric aurora --bytes 2GB --ranks-per-node 13",
-        "ranks_per_node: 13; valid: 1 to 12",
+        "ranks_per_node 13: valid are 1 to 12",
     ),
     "more ranks than GPUs": (
         "ideal --fabric aurora --bytes 2GB --ranks-per-node 7 --one-tile-per-gpu",
-        "valid: 1 to 6",
+        "valid are 1 to 6",
     ),
     "stages": (f"{STEP_TEXT} --pp 7", "pp 7 does not divide layers 80"),
     "nccl of nothing": (f"{STEP_TEXT} --model nccl", "--model nccl and --machine only apply together"),
-    "machine of another size": (f"{STEP_TEXT} --gpus-per-node 8 --model nccl --machine dgx-2", "gpus_per_node: 8, but"),
+    "machine of another size": (
+        f"{STEP_TEXT} --gpus-per-node 8 --model nccl --machine dgx-2",
+        "gpus_per_node is 8, but",
+    ),
     "fabric": ("ideal --fabric x", "no fabric 'x'; valid: aurora"),
     "profile": ("ideal --fabric aurora --profile x", "no profile 'x'; valid: nominal, measured, tables"),
     "described nodes of one rank": ("ideal --fabric aurora --bytes 2GB --nodes 1", "ranks in all: 1; valid: 2 or more"),
@@ -638,7 +641,7 @@ BAD = {
     "beta of a report": ("report x.txt --machine dgx-h100 --beta-gbs 0", "--beta-gbs: 0; valid: above 0"),
     "picture": (
         "report /nowhere/x.txt --machine dgx-h100 --plot x.gif",
-        "x.gif: the file's ending must name the format",
+        "the ending of x.gif has to name the picture's format",
     ),
 }
 
@@ -763,7 +766,7 @@ def test_what_a_model_lacks_is_named_at_once() -> None:
         (
             "--layers",
             "3",
-        ): "the model's parameters, hidden, sequence; valid: all of them, or a model by",
+        ): "the model's parameters, hidden, sequence are missing: give all of them",
         ("llama3-71b",): "unknown model 'llama3-71b'; did you mean llama-3-70b?",
         ("llama-3-8b", "--nodes", "3", "--tp", "16"): "= 16 GPUs of a copy of the model do not divide 24 GPUs",
         ("llama-3-8b", "--nodes", "2", "--dp", "2"): "--nodes and --dp both say",

@@ -135,7 +135,7 @@ def test_files_that_are_no_tuner(tmp_path: Path) -> None:
     shutil.copy(plugin.path().with_name("libnccl_tuner_force.so"), tmp_path / "other.so")
     assert_refused(("plugin", "audit", str(tmp_path / "text.so")), "is not an ELF shared object")
     assert_refused(("plugin", "audit", str(tmp_path / "missing.so")), "missing.so")
-    assert_refused(("plugin", "audit", str(plugin.path()), "--nccl", "2.21.5"), "2.22.3 and later")
+    assert_refused(("plugin", "audit", str(plugin.path()), "--nccl", "2.21.5"), "2.22.3 or later")
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

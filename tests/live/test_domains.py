@@ -192,7 +192,7 @@ def test_earlier_releases_take_every_host_for_a_node(name: str) -> None:
 
 def test_domains_have_all_hosts() -> None:
     configuration = OracleConfiguration(tray(), 3, 4, HERE[-1], {}, domains=(2, 2))
-    with pytest.raises(BadInput, match=r"NVLink domains of \(2, 2\) hosts: 4 in all; valid: as many as there are, 3"):
+    with pytest.raises(BadInput, match=r"NVLink domains of \(2, 2\) hosts are 4 hosts in all, but there are 3"):
         Oracle(configuration)
 
 

@@ -334,7 +334,7 @@ def test_arguments_too_small_for_a_symmetric_call_fail_in_nccl(name: str) -> Non
     scenario = Scenario(
         nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=4, environment={"NCCL_WORK_ARGS_BYTES": "655"}
     )
-    with pytest.raises(BadInput, match="valid: 656 and more"):
+    with pytest.raises(BadInput, match="set 656 or more"):
         plan(Selection(scenario.communicator()), windows([(Collective.AllReduce, 1024)], Buffers.plain))
     with Oracle(scenario.oracle_configuration()) as oracle, pytest.raises(OracleFailed, match="minimum size 656"):
         oracle.launch_group(windows([(Collective.AllReduce, 1024)], Buffers.plain))

@@ -231,9 +231,9 @@ def test_every_rank_is_on_its_own_node(name: str) -> None:
 def test_what_cannot_be_simulated_is_refused() -> None:
     h100 = catalogue.load(H100).topology_xml
     kinds = tuple(Host(f"{h100}<!-- {number} -->", 1) for number in range(16))
-    with pytest.raises(BadInput, match="17 kinds of nodes; the oracle simulates at most 16"):
+    with pytest.raises(BadInput, match="17 kinds of nodes are too many: the oracle simulates at most 16"):
         Oracle(OracleConfiguration(h100, 1, 1, HERE[0], {}, others=kinds))
-    with pytest.raises(BadInput, match="gpus_per_node is 9; valid: 1 to 8"):
+    with pytest.raises(BadInput, match="gpus_per_node is 9: valid are 1 to 8"):
         Oracle(OracleConfiguration(h100, 1, 1, HERE[0], {}, others=(Host(h100, 9),)))
     alone = "\n".join(line for line in h100.splitlines() if "<net " not in line)
     with pytest.raises(BadTopology, match="no <net> element"):

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support import next_tuner
+from tests.support import next_tuner, prepared_children
 from tests.support.available_releases import HERE
 from tuner import plugin, release
+from tuner.base import children
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.communicator import Comm
@@ -249,7 +250,10 @@ def test_the_longest_path(
 
 
 @pytest.mark.parametrize("name", LOADING)
-def test_the_child_has_what_env_says(compiled: Compile, tmp_path: Path, name: str) -> None:
+def test_the_child_has_what_env_says(
+    compiled: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(children, "start", prepared_children.as_users_do)  # else it is forked and set afterwards
     file = tmp_path / "libprobe.so"
     shutil.copy(compiled(), file)
     says = loading.environment(release.load(name), file)
@@ -428,7 +432,7 @@ def test_env_refuses(tmp_path: Path, words: list[str], complaint: str) -> None:
     [
         ("/opt/plugin.so", "NCCL 2.27.3 finds /opt/plugin.so only if its name is lib*.so"),
         ("/a:b/libplugin.so", "NCCL 2.27.3 finds /a:b/libplugin.so by LD_LIBRARY_PATH only, which cannot hold"),
-        ("/$LIB/libplugin.so", "by LD_LIBRARY_PATH only, which cannot hold this folder; valid: one without : ; $"),
+        ("/$LIB/libplugin.so", "by LD_LIBRARY_PATH only, which cannot hold this folder: use one without : ; $"),
     ],
 )
 def test_a_plugin_that_a_name_does_not_find(file: str, complaint: str) -> None:

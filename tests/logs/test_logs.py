@@ -883,7 +883,7 @@ def test_a_log_without_a_communicator_says_so_at_once(tmp_path: Path) -> None:
     assert shown.startswith("NCCL 2.19.3: the log shows no communicator being made")
     assert "?" not in shown
     said = run("pick", "allreduce", "--log", str(log), code=2).stderr
-    assert "it shows no communicator; valid: a log of NCCL_DEBUG=INFO with" in said
+    assert "shows no communicator: give a log of NCCL_DEBUG=INFO with" in said
     assert "--machine NAME and --nodes N" in said
 
 

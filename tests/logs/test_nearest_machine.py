@@ -119,7 +119,7 @@ def test_a_compute_capability_counts_and_is_never_passed_over(file: Path) -> Non
     assert describe(log=file, comp_cap=80).machine == "dgx-a100"
     with pytest.raises(BadInput, match=r"nearest: .*differs: compute capability 9\.0"):
         describe(log=file, comp_cap=90)
-    with pytest.raises(BadInput, match="comp_cap: describes nodes as the log shows them; valid without machine="):
+    with pytest.raises(BadInput, match="comp_cap describes nodes as the log shows them: remove machine="):
         describe("dgx-a100", log=file, comp_cap=80)
 
 
@@ -151,12 +151,12 @@ def test_one_of_several_communicators_has_to_be_named(file: Path) -> None:
     text = plain("dgx-a100")
     file.write_text(text + text.replace("commId 0x77", "commId 0x99").replace("0xabc", "0xdef"), encoding="utf-8")
     with pytest.raises(
-        BadInput, match=r"2 communicators; valid: log_communicator= ID, with one of: 0x77 \(8 ranks\), 0x99"
+        BadInput, match=r"has 2 communicators: name one with log_communicator= ID; 0x77 \(8 ranks\), 0x99"
     ):
         describe(log=file)
     assert describe(log=file, log_communicator="0x99").ranks == 8
 
 
 def test_what_completes_a_log_needs_one() -> None:
-    with pytest.raises(BadInput, match="comp_cap= describe a log, and need log= FILE"):
+    with pytest.raises(BadInput, match="comp_cap= only apply to a log: add log= FILE"):
         describe("dgx-a100", comp_cap=80)

@@ -239,7 +239,7 @@ def test_bad_input_writes_no_table(tmp_path: Path) -> None:
     more = write(tmp_path / "more.jsonl", replace(found, blocks=found.blocks[:-1]))
     out = tmp_path / "pod.table"
     for files, reason in (
-        ([path, path], "run.jsonl: the same measurements as"),
+        ([path, path], "run.jsonl has the same measurements as"),
         ([path, more], "two FILEs have the same numbers of ranks and nodes"),
         ([other], "unknown backend 'abacus'"),
     ):

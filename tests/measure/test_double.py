@@ -109,7 +109,9 @@ def test_what_cannot_run_is_refused(pair: Double) -> None:
 
 def test_sizes_that_are_no_whole_elements_and_those_that_do_not_fit(tmp_path: Path) -> None:
     with opened(tmp_path, settings()) as double:
-        complaint = "^100 bytes: not a whole number of float32 for AllGather on 2 ranks; valid: multiples of 8$"
+        complaint = (
+            "^100 bytes are not a whole number of float32 elements for AllGather on 2 ranks: give multiples of 8$"
+        )
         assert double.combinations(Point(AR, 64 << 30)) == []
         with pytest.raises(BadInput, match=complaint):
             double.run(Point(AG, 100), None, 1)

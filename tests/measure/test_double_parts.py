@@ -202,5 +202,5 @@ def test_more_blocks_than_the_gpu_runs_at_once_hang(tmp_path: Path) -> None:
 
 @pytest.mark.live
 def test_releases_that_refuse_it() -> None:
-    with pytest.raises(BadInput, match=r"NCCL 2\.30\.3 and later$"):
+    with pytest.raises(BadInput, match=r"NCCL 2\.30\.3 or later$"):
         DoubleEnvironment(DoubleSettings(Scenario("2.28.9", 1, machine="dgx-h100", gpus_per_node=1, ranks_per_gpu=2)))

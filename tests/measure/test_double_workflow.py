@@ -62,8 +62,8 @@ def test_another_machine_is_refused_and_changes_nothing(measured: Path) -> None:
     assert (measured.read_bytes(), beside.read_bytes()) == (before, topology)
     said = run("measure", "--backend", "simulated", *GPUS, "--out", str(measured), code=2).stderr
     assert said == (
-        f'nccl-tuner: {measured}: measured otherwise: backend "double" there, "simulated" now; '
-        "valid: the same, or another --out\n"
+        f'nccl-tuner: {measured} was measured otherwise: backend "double" there, "simulated" now: '
+        "measure in the same way, or use another --out\n"
     )
 
 

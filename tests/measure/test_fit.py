@@ -546,11 +546,11 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
 
     copy = tmp_path / "copy.jsonl"
     copy.write_text(text)
-    refused(good, good, match=r"good.jsonl: the same measurements as .*good.jsonl; valid: each file once$")
-    refused(good, copy, match=r"copy.jsonl: the same measurements as .*good.jsonl; valid: each file once$")
+    refused(good, good, match=r"good.jsonl has the same measurements as .*good.jsonl: give each file once$")
+    refused(good, copy, match=r"copy.jsonl has the same measurements as .*good.jsonl: give each file once$")
 
     older = write(tmp_path / "older.jsonl", replace(TWO, nccl="2.27.7"), some)
-    refused(good, older, match=r"older.jsonl: measured on dgx-h100, NCCL 2\.27\.7, .*good.jsonl on .*2\.28")
+    refused(good, older, match=r"older.jsonl was measured on dgx-h100, NCCL 2\.27\.7, but .*good.jsonl on .*2\.28")
     a100 = write(tmp_path / "a100.jsonl", replace(TWO, machine="dgx-a100"), some)
     refused(good, a100, match=r"a100.jsonl was measured on dgx-a100, .*give files of one machine and one release")
     tree = [replace(each, requested=other, executed=other) for each in some]

@@ -104,13 +104,13 @@ def test_no_libnccl_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_several_ranks_and_an_older_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     path = library.cached(HERE[0]).resolve()
     assert refusal(monkeypatch, fake_cupy(1), Options(ranks_per_gpu=2, library=path)) == (
-        f"{path} refuses several ranks on one GPU; valid: ranks_per_gpu= 1, or NCCL 2.30.3 and later"
+        f"{path} refuses several ranks on one GPU: set ranks_per_gpu= 1, or use NCCL 2.30.3 or later"
     )
 
 
 def test_variables_that_leave_nothing_to_force(monkeypatch: pytest.MonkeyPatch) -> None:
     said = refusal(monkeypatch, fake_cupy(2), NCCL_ALGO="Ring", NCCL_PROTO="LL")
-    assert said == "NCCL_ALGO, NCCL_PROTO is set, but measuring forces what NCCL chooses; valid: unset"
+    assert said == "NCCL_ALGO, NCCL_PROTO is set, but measuring itself forces what NCCL chooses: unset it"
 
 
 @pytest.mark.live
@@ -128,7 +128,7 @@ def test_devices() -> None:
     assert devices_of(launched, 8, 1) == [3]
     assert devices_of(launched, 2, 2) == [1]
     assert devices_of(launched, 1, 1) == [0], "a launcher that shows each process its own GPU"
-    with pytest.raises(BadInput, match=r"^rank 3 is number 3 on its node, which has 2 GPUs; valid: no more ranks than"):
+    with pytest.raises(BadInput, match=r"^rank 3 is number 3 on its node, which has 2 GPUs: start no more ranks than"):
         devices_of(launched, 2, 1)
 
 

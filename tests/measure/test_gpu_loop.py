@@ -143,7 +143,7 @@ def test_a_libnccl_for_other_gpus_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
     made._cuda = SimpleNamespace(count=1, capability=lambda _: 80, name=lambda _: "A100")  # type: ignore[assignment]
     for has, complaint in (
         (80, None),
-        (90, r"libnccl\.so\.2 has no code for A100, sm_80; valid: a wheel's libnccl, or a"),
+        (90, r"libnccl\.so\.2 has no code for A100, sm_80: use the libnccl of a wheel, or a"),
     ):
         monkeypatch.setattr(selftest, "runs_on", lambda _, capability, has=has: capability == has)
         with pytest.raises(BadInput, match=complaint) if complaint else nullcontext():

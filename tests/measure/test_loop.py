@@ -279,7 +279,9 @@ def test_nccls_own_choice_follows_a_table(nccl: str) -> None:
 
 
 def test_tables_that_cannot_be_followed_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"NCCL 2\.21\.5 gives tuner plugins no costs to decide by; valid: 2\.22"):
+    with pytest.raises(
+        BadInput, match=r"NCCL 2\.21\.5 passes no costs to tuner plugins, by which they could decide: use 2\.22"
+    ):
         Simulated(replace(CASE, nccl="2.21.5"), 1).use_table("nccl-tuner-table 1\n")
     with pytest.raises(PluginRefused, match="unknown protocol"):
         Simulated(CASE, 1).use_table("nccl-tuner-table 1\nallreduce -> ring/ll129\n")
@@ -372,7 +374,7 @@ def test_sizes_are_those_a_collective_can_have() -> None:
         ("AllReduce", 96),
         ("AllGather", 96),
     ]
-    with pytest.raises(BadInput, match=r"7 bytes: not a whole number of float32.* multiples of 48 for AllGather"):
+    with pytest.raises(BadInput, match=r"7 bytes are not a whole number of float32.* multiples of 48 for AllGather"):
         points((Collective.AllReduce, Collective.AllGather), [8, 7], 12)
 
 
@@ -780,8 +782,14 @@ def test_progress_is_a_line_every_so_often_and_none_with_json(
         (("--out", "."), ".: not a regular file"),
         (("--out", "/dev/full"), "/dev/full: not a regular file"),
         (("--out", "text"), "text:1: not JSON"),
-        (("--out", "other.gz"), "other.gz: gzipped, so that nothing can be added; valid: gunzip it first, or another"),
-        (("--out", "other"), "other: measured otherwise: seed 1 there, 0 now; valid: the same, or another --out"),
+        (
+            ("--out", "other.gz"),
+            "other.gz is gzipped, so that nothing can be added to it: gunzip it first, or use another",
+        ),
+        (
+            ("--out", "other"),
+            "other was measured otherwise: seed 1 there, 0 now: measure in the same way, or use another --out",
+        ),
         (("--out", "x", "allredude"), "unknown collective 'allredude'; did you mean AllReduce?; valid: Broadcast"),
         (
             ("--out", "x", "--algorithms", "ring,three"),
@@ -793,7 +801,7 @@ def test_progress_is_a_line_every_so_often_and_none_with_json(
         (("--out", "x", "--backend", "double"), "in a checkout: python -m tests.support.double.nccl_tuner measure"),
         (("--out", "x", "--backend", "gpu", "--nothing-planted"), "only applies with --backend simulated, not gpu"),
         (("--out", "x", "--algorithms", "pat", "allreduce"), "nothing to measure: none of the combinations requested"),
-        (("--out", "x", "--bytes", "7"), "7 bytes: not a whole number of float32"),
+        (("--out", "x", "--bytes", "7"), "7 bytes are not a whole number of float32"),
         (("--out", "x", "--machine", "dgx"), "dgx"),
         (("--out", "x", "--env", "NCCL_ALGO=NVLS", "allgather"), "nothing to measure"),
         (("--out", "x", "--precision", "0"), "--precision"),

@@ -49,17 +49,17 @@ def met(monkeypatch: pytest.MonkeyPatch) -> Met:
 def test_rank_0_gets_the_gpus_and_each_rank_its_own(monkeypatch: pytest.MonkeyPatch, met: Met, library: Path) -> None:
     opened: list[Any] = []
 
-    def gpus(*given: Any) -> str:
-        opened.append(given)
+    def gpus(*given: Any, **libraries: Any) -> str:
+        opened.append((*given, libraries))
         return "the GPUs"
 
     monkeypatch.setattr(opening, "GpuBackend", gpus)
-    monkeypatch.setattr(opening, "Nccl", lambda *given: given)
+    monkeypatch.setattr(opening, "Nccl", lambda *given, **errors: (*given, errors))
     assert open_gpus(Options(2, library)) == "the GPUs"
     ((where, devices, options, libraries),) = opened
     assert (where, devices, options.library) == (met, [0, 0, 1, 1], library)
-    assert libraries.forcing == "the forcing plugin"
-    assert libraries.nccl({"NCCL_DEBUG": "INFO"}) == (library, {"NCCL_DEBUG": "INFO"}, str)
+    assert libraries["forcing"] == "the forcing plugin"
+    assert libraries["nccl"]({"NCCL_DEBUG": "INFO"}) == (library, {"NCCL_DEBUG": "INFO"}, {"cuda_error": str})
     assert not met.closed
 
 
@@ -68,14 +68,14 @@ def test_another_rank_serves_until_rank_0_is_done(monkeypatch: pytest.MonkeyPatc
     there = RankAddress(1, 2, 1, "torchrun")
     monkeypatch.setattr(opening, "own_address", lambda: there)
     monkeypatch.setattr(
-        opening, "GpuBackend", lambda *given: SimpleNamespace(serve=lambda: served.append("to the end"))
+        opening, "GpuBackend", lambda *given, **libraries: SimpleNamespace(serve=lambda: served.append("to the end"))
     )
     assert open_gpus(Options(library=library)) is None
     assert served == ["to the end"]
 
 
 def test_what_fails_leaves_the_other_ranks(monkeypatch: pytest.MonkeyPatch, met: Met, library: Path) -> None:
-    def fails(*given: Any) -> None:
+    def fails(*given: Any, **libraries: Any) -> None:
         raise MeasuringFailed("ncclCommInitRank returned 2")
 
     monkeypatch.setattr(opening, "GpuBackend", fails)
@@ -88,14 +88,14 @@ def test_a_libnccl_that_knows_no_shared_gpus(met: Met, tmp_path: Path) -> None:
     older = tmp_path / "older.so"
     older.write_bytes(b"\x7fELF ... NCCL_ALGO\0")
     assert not allows_several(older)
-    with pytest.raises(BadInput, match=r"older\.so refuses several ranks on one GPU; valid: ranks_per_gpu= 1"):
+    with pytest.raises(BadInput, match=r"older\.so refuses several ranks on one GPU: set ranks_per_gpu= 1"):
         open_gpus(Options(2, older))
 
 
 def test_the_library_is_the_given_one_else_that_of_a_wheel(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, library: Path
 ) -> None:
-    with pytest.raises(BadInput, match=r"none\.so does not exist; valid: a libnccl\.so\.2"):
+    with pytest.raises(BadInput, match=r"none\.so does not exist: name a libnccl\.so\.2"):
         library_of(Options(library=tmp_path / "none.so"))
     monkeypatch.setattr(
         opening, "distribution", lambda wheel: SimpleNamespace(locate_file=lambda member: tmp_path / wheel)

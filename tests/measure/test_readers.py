@@ -395,8 +395,8 @@ def test_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"args": ["./sendrecv_perf"]}, "sendrecv_perf is no collective that NCCL tunes; valid: all_reduce_perf, "),
-        ({"results": [{"size": 64}]}, "results[0]: not what nccl-tests writes: KeyError('redop')"),
+        ({"args": ["./sendrecv_perf"]}, "NCCL does not tune sendrecv_perf; valid: all_reduce_perf, "),
+        ({"results": [{"size": 64}]}, "results[0] is not what nccl-tests writes: KeyError('redop')"),
         ({"results": [JSON["results"][0] | {"in_place": {"cpu_time": 1.0}}]}, "CPU times"),  # type: ignore[index]
     ],
 )

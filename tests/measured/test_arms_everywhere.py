@@ -168,10 +168,10 @@ def test_refusals_say_what_is_missing(runs: list[Path], tmp_path: Path) -> None:
     assert "valid: with --machine NAME" in refused("verify", runs[1])
     assert "add --no-gate" in refused("decide", *runs, *PLACE, "--out", out)
     assert "without --arm and --machine" in refused("decide", *runs, *PLACE, "--out", out, "--no-gate", "--interpolate")
-    assert "Ring was forced; --arm says" in refused("fit", "constants", "--arm", f"Tree={runs[1]}", *PLACE)
+    assert "Ring was forced, but --arm says" in refused("fit", "constants", "--arm", f"Tree={runs[1]}", *PLACE)
     several: tuple[str | Path, ...] = ("plot", "measured", *runs, "--json")
     assert "need --machine NAME" in refused(*several)
-    assert "2 nodes; --nodes says 4" in refused(*several, *PLACE, "--nodes", "4")
+    assert "2 nodes, but --nodes says 4" in refused(*several, *PLACE, "--nodes", "4")
     job: tuple[str | Path, ...] = (
         "budget",
         EXAMPLES / "inspector.log",

@@ -189,7 +189,7 @@ def test_no_samples(tmp_path: Path) -> None:
     with pytest.raises(BadMeasurement, match="no measurement"):
         measured.read(samples(tmp_path))
     (tmp_path / "sweep.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(BadMeasurement, match=r"sweep\.csv:1: no column collective"):
+    with pytest.raises(BadMeasurement, match=r"sweep\.csv:1: column collective is missing"):
         measured.read(tmp_path / "sweep.csv")
     with pytest.raises(BadMeasurement, match="No such file"):
         measured.read(tmp_path / "none.csv")

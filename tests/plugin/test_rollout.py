@@ -80,7 +80,7 @@ def test_the_switch_holds_for_jobs_that_begin_later(tmp_path: Path) -> None:
 def test_a_table_is_no_switch_and_stays_as_it_is(tmp_path: Path) -> None:
     table = tmp_path / "pod.table"
     table.write_text("nccl-tuner-table 1\nallreduce -> ring/ll\n", "utf-8")
-    assert "pod.table: not a switch" in run("plugin", "switch", str(table), "off", code=2).stderr
+    assert "pod.table is not a switch" in run("plugin", "switch", str(table), "off", code=2).stderr
     assert table.read_text("utf-8") == "nccl-tuner-table 1\nallreduce -> ring/ll\n"
 
 

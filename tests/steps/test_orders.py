@@ -94,7 +94,7 @@ def test_a_group_shares_channels_otherwise_than_a_call_alone() -> None:
 
 def test_windows_are_no_group() -> None:
     scenario = Scenario("2.28.9", 1, machine="dgx-h100")
-    with pytest.raises(BadInput, match="group= is emulated for calls that take the classic path"):
+    with pytest.raises(BadInput, match="group= is only emulated for calls on the classic path"):
         calls_alone(scenario, replace(SUM, buffers=Buffers.window), [8, 8], 0, True)
 
 

@@ -99,12 +99,12 @@ def test_numbers_are_pythons_or_numpys() -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"nodes": 2.0}, "nodes 2.0: expected a whole number"),
-        ({"nodes": True}, "nodes True: expected a whole number"),
-        ({"nodes": 1 << 21}, "nodes 2097152: valid: 1 to 1048576"),
-        ({"gpus_per_node": "4"}, "gpus_per_node '4': expected a whole number"),
-        ({"env": "NCCL_ALGO=Ring"}, "env 'NCCL_ALGO=Ring': expected a dictionary"),
-        ({"env": {"NCCL_MAX_NCHANNELS": 8.0}}, "NCCL_MAX_NCHANNELS 8.0: expected a whole number"),
+        ({"nodes": 2.0}, "nodes 2.0 is not a whole number"),
+        ({"nodes": True}, "nodes True is not a whole number"),
+        ({"nodes": 1 << 21}, "2097152 nodes: valid are 1 to 1048576"),
+        ({"gpus_per_node": "4"}, "gpus_per_node '4' is not a whole number"),
+        ({"env": "NCCL_ALGO=Ring"}, "env 'NCCL_ALGO=Ring': give a dictionary"),
+        ({"env": {"NCCL_MAX_NCHANNELS": 8.0}}, "NCCL_MAX_NCHANNELS 8.0 is not a whole number"),
     ],
 )
 def test_what_is_no_number_and_no_dictionary_is_refused(said: dict[str, Any], message: str) -> None:
@@ -115,11 +115,14 @@ def test_what_is_no_number_and_no_dictionary_is_refused(said: dict[str, Any], me
 @pytest.mark.parametrize(
     ("ends", "message"),
     [
-        ({"low": 8.5}, "low 8.5: expected a whole number"),
-        ({"low": -8, "high": 8}, "sizes from -8 to 8 bytes; valid: 1 to 2**62"),
-        ({"low": 10, "high": 5}, "sizes from 10 to 5 bytes; valid: 1 to 2**62, the first not above the last"),
-        ({"high": 1 << 70}, f"to {1 << 70} bytes; valid: 1 to 2**62"),
-        ({"low": 1 << 60, "high": 1 << 61}, f"sizes from {1 << 60} bytes; valid: to 979199963693056, the largest"),
+        ({"low": 8.5}, "low 8.5 is not a whole number"),
+        ({"low": -8, "high": 8}, "sizes from -8 to 8 bytes: valid are 1 to 2**62"),
+        (
+            {"low": 10, "high": 5},
+            "sizes from 10 to 5 bytes: valid are 1 to 2**62, and the first may not be above the last",
+        ),
+        ({"high": 1 << 70}, f"to {1 << 70} bytes: valid are 1 to 2**62"),
+        ({"low": 1 << 60, "high": 1 << 61}, f"sizes from {1 << 60} bytes on: NCCL accepts at most 979199963693056"),
     ],
 )
 def test_ends_that_are_none_are_said(ends: dict[str, Any], message: str) -> None:
@@ -172,9 +175,9 @@ def test_nodes_may_differ_and_words_that_are_none_are_refused() -> None:
     with pytest.raises(BadInput, match="node describes all nodes"):
         tuner.communicator("dgx-h100", node=["dgx-h100"])
     wrong: dict[str, Any] = {"layer": "x"}
-    with pytest.raises(BadInput, match="unknown layer; valid: machine, topology"):
+    with pytest.raises(BadInput, match="unknown layer: valid are machine, topology"):
         tuner.communicator("dgx-h100", **wrong)
-    with pytest.raises(BadInput, match="unknown layer; valid: dtype, op, buffers"):
+    with pytest.raises(BadInput, match="unknown layer: valid are dtype, op, buffers"):
         mixed.pick("allreduce", 8, **wrong)
 
 

@@ -242,5 +242,5 @@ def test_a_group_is_refused_whose_rings_depend_on_what_was_connected_first() -> 
     relayed_by_trees = Heads(8, 0, 1, 0, 1, lambda later: NetworkUse(True, bool(later), True))
     (work,) = full_launch.launch(selection, [rings], lambda: relayed_by_trees).kernels[0].works
     assert "network" in work.registered_for
-    with pytest.raises(BadInput, match="in one group with NVLSTree"):
+    with pytest.raises(BadInput, match="one group with NVLSTree"):
         full_launch.launch(selection, [rings, trees], lambda: relayed_by_trees)

@@ -55,9 +55,9 @@ def test_the_words_say_where_everything_is() -> None:
         ("8xrtx-4091@2xmilan", "no GPU model .rtx-4091.; did you mean rtx-4090"),
         ("8xrtx-4090@2xmilan+1x0g", "valid: GPUSxMODEL@"),
         ("8xrtx-4090@2xmilan+0x200g", "valid: GPUSxMODEL@"),
-        ("8xrtx-4090@3xmilan", "8 GPUs on 3 CPUs; valid: the same number on each"),
+        ("8xrtx-4090@3xmilan", "8 GPUs on 3 CPUs: each has to have the same number"),
         ("8xrtx-4090@2xmilan/3", "8 GPUs on 2 CPUs, 3 a switch"),
-        ("0xl4@1xmilan", "0 GPUs; valid: 1 to 16"),
+        ("0xl4@1xmilan", "0 GPUs: valid are 1 to 16"),
         ("8xh100-sxm@2xsapphire-rapids", "boards that the catalogue has"),
     ],
 )

@@ -57,11 +57,14 @@ def test_trays_are_a_machines_hosts() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"hosts_per_domain": (2, 2)}, "NVLink domains of 2, 2 hosts: 4 in all; valid: 3"),
-        ({"hosts_per_domain": 0}, "hosts_per_domain 0: valid: 1 or more"),
-        ({"hosts_per_domain": 3, "ranks_without_fabric": [12]}, "ranks without fabric: 12; valid: 0 to 11"),
+        ({"hosts_per_domain": (2, 2)}, "NVLink domains of 2, 2 hosts are 4 hosts in all, not 3"),
+        ({"hosts_per_domain": 0}, "hosts_per_domain 0: give 1 or more"),
+        (
+            {"hosts_per_domain": 3, "ranks_without_fabric": [12]},
+            "rank without fabric 12 is not in the communicator: valid are 0 to 11",
+        ),
         ({"ranks_without_fabric": [1]}, "ranks without fabric only apply to NVLink domains"),
-        ({"trays": 2}, "only machines that are NVLink domains have trays"),
+        ({"trays": 2}, "only machines that are NVLink domains, such as gb200-nvl72, have trays"),
     ],
 )
 def test_what_no_domain_can_be_is_refused(given: dict[str, Any], says: str, file: Path) -> None:
@@ -100,11 +103,11 @@ def test_sends_between_hosts_of_a_domain_that_are_nodes(nccl: str, reached: set[
 
 
 def test_what_no_trays_can_be_is_refused() -> None:
-    with pytest.raises(BadInput, match="trays 19: valid: 1 to 18"):
+    with pytest.raises(BadInput, match="19 trays: valid are 1 to 18"):
         describe("gb200-nvl72", trays=19)
-    with pytest.raises(BadInput, match="is a NVLink domain of 18 trays; valid: trays=, gpus_per_tray="):
+    with pytest.raises(BadInput, match="is an NVLink domain of 18 trays: use trays= or gpus_per_tray="):
         describe("gb200-nvl72", gpus_per_node=4)
-    with pytest.raises(BadInput, match="valid for it: trays="):
+    with pytest.raises(BadInput, match="use trays= instead"):
         describe("gb200-nvl72", hosts_per_domain=2, nccl=NCCL).communicator()
 
 
@@ -128,7 +131,7 @@ def test_a_dump_of_a_domain_is_that_domain(file: Path, tmp_path: Path) -> None:
     different = dump_of(tmp_path / "different.xml", tray(), tray(gpus=3))
     assert shape(topology=different) == (7, 1, 7, 7)
     assert reader.hosts_of(file) == ()
-    with pytest.raises(BadInput, match="describes an NVLink domain; valid: nodes=, which counts domains"):
+    with pytest.raises(BadInput, match="describes an NVLink domain: use nodes=, which counts domains"):
         describe(topology=dump, hosts_per_domain=2, nccl=NCCL)
 
 

@@ -39,7 +39,7 @@ def channels_of(nccl: str, environment: dict[str, str] | None = None, nodes: int
     ],
 )
 def test_chunks_by_which_nccl_cannot_divide_are_refused(nccl: str, nodes: int, variable: str, value: str) -> None:
-    with pytest.raises(BadInput, match=f"{variable}: chunks of .* bytes; valid: 8 to 67108863"):
+    with pytest.raises(BadInput, match=f"{variable} asks for chunks of .* bytes: valid are 8 to 67108863"):
         channels_of(nccl, {variable: value}, nodes)
 
 

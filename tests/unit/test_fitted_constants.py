@@ -153,7 +153,7 @@ def test_any_bytes_are_constants_or_one_line(tmp_path: Path) -> None:
 
 
 def test_constants_are_for_their_release_and_their_machine() -> None:
-    with pytest.raises(BadInput, match=r"fitted to NCCL 2\.28\.9, not 2\.27\.7; valid: 2\.28\.9"):
+    with pytest.raises(BadInput, match=r"fitted to NCCL 2\.28\.9, not 2\.27\.7: use it with 2\.28\.9"):
         Scenario("2.27.7", 2, machine="dgx-h100", fitted_constants=FITTED).communicator()
     with pytest.raises(BadInput, match="measured on dgx-h100, not dgx-a100"):
         Scenario(NCCL, 2, machine="dgx-a100", fitted_constants=FITTED).communicator()

@@ -74,8 +74,8 @@ def selection(**changes: object) -> Selection:
     ("operations", "message"),
     [
         ([], "a group without a collective"),
-        ([Operation(AR, 6)], "no AllReduce of float32 on 8 ranks has 6 bytes; valid: multiples of 4"),
-        ([Operation(Request(Collective.AllGather, DataType.float16, Op.sum), 8)], "valid: multiples of 16"),
+        ([Operation(AR, 6)], "AllReduce of float32 on 8 ranks cannot have 6 bytes: valid are multiples of 4"),
+        ([Operation(Request(Collective.AllGather, DataType.float16, Op.sum), 8)], "valid are multiples of 16"),
     ],
 )
 def test_what_is_no_group(operations: list[Operation], message: str) -> None:
@@ -168,7 +168,7 @@ def test_2_22_leaves_a_call_of_a_group_undone() -> None:
         if done:
             assert len(plan(selection, calls).picks) == len(calls)
         else:
-            with pytest.raises(BadInput, match="of 12544 bytes out to no channel, and does not do it"):
+            with pytest.raises(BadInput, match="of 12544 bytes to no channel, and does not do it"):
                 plan(selection, calls)
 
 
@@ -297,7 +297,7 @@ def test_arguments_have_to_hold_a_symmetric_call_even_where_none_is_made(nccl: s
         if fits:
             assert planned(nccl, [(ALL_REDUCE, MIB)], Buffers.plain, environment=settings).kernels
         else:
-            with pytest.raises(BadInput, match=f"valid: {least} and more$"):
+            with pytest.raises(BadInput, match=f"set {least} or more$"):
                 planned(nccl, [(ALL_REDUCE, MIB)], Buffers.plain, environment=settings)
 
 

@@ -387,7 +387,7 @@ def test_more_gpus_than_nccl_has_room_for_are_refused_at_once(tmp_path: Path) ->
     file = tmp_path / "wide.xml"
     file.write_text(f'<system version="1">{cpu}{gpus}</cpu></system>')
     refused = run("graphs", "--topology", str(file), "--nodes", "1", "--nccl", "2.28.9", code=2).stderr
-    assert refused == "nccl-tuner: 641 GPUs in one node; NCCL has room for 640\n"
+    assert refused == "nccl-tuner: 641 GPUs in one node: NCCL has room for 640\n"
 
 
 def test_the_table_of_graphs_has_no_words_of_python() -> None:

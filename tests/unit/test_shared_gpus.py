@@ -56,7 +56,7 @@ def test_libnccl_gets_each_gpu_once() -> None:
 @pytest.mark.parametrize(
     ("inside", "why"),
     [
-        (shared(0, 0, 0), "<gpu rank>=0 twice; valid: each rank once"),
+        (shared(0, 0, 0), "<gpu rank>=0 twice: each rank may occur once"),
         (shared(0, 0) + shared(0, 1), "<gpu dev>=0 twice"),
         (shared(0, 0, 1).replace('dev="0"', 'dev="1"', 1), "has another dev than the first <gpu> of its <pci>"),
         (shared(0, 0, 1).replace('sm="90"', 'sm="80"', 1), "has another sm than the first <gpu> of its <pci>"),
@@ -108,7 +108,7 @@ def test_earlier_releases_refuse(name: str) -> None:
     with pytest.raises(BadInput) as refused:
         tuner.communicator("dgx-h100", nccl=name, gpus_per_node=1, ranks_per_gpu=2).pick("allreduce", 1024)
     assert str(refused.value) == (
-        f"NCCL {name} refuses several ranks on one GPU; valid: 1 per GPU, or NCCL 2.30.3 and later"
+        f"NCCL {name} refuses several ranks on one GPU: use one rank per GPU, or NCCL 2.30.3 or later"
     )
 
 
@@ -116,11 +116,11 @@ def test_what_else_is_refused() -> None:
     def asked(**description: object) -> Scenario:
         return describe("dgx-h100", **{"nccl": "2.32.3", "ranks_per_gpu": 2, **description})  # type: ignore[arg-type]
 
-    with pytest.raises(BadInput, match="ranks_per_gpu 0: valid: 1 or more"):
+    with pytest.raises(BadInput, match="ranks_per_gpu 0: give 1 or more"):
         asked(ranks_per_gpu=0)
-    with pytest.raises(BadInput, match="NCCL_MULTI_RANK_GPU_ENABLE=0: NCCL then refuses several ranks on one GPU"):
+    with pytest.raises(BadInput, match="with NCCL_MULTI_RANK_GPU_ENABLE=0 NCCL refuses several ranks on one GPU"):
         asked(env={"NCCL_MULTI_RANK_GPU_ENABLE": "0"}).local_ranks()
-    with pytest.raises(BadInput, match="a training step: impossible where ranks share a GPU; valid: ranks_per_gpu= 1"):
+    with pytest.raises(BadInput, match="a training step is not possible if ranks share a GPU: set ranks_per_gpu= 1"):
         asked().check_gpu_for_each_rank("a training step")
     assert asked(env={"NCCL_MULTI_RANK_GPU_ENABLE": "1"}).local_ranks() == 16
     asked(ranks_per_gpu=1).check_gpu_for_each_rank("a training step")
@@ -196,5 +196,5 @@ def test_gpus_that_come_twice_without_ranks_are_not_shared() -> None:
 
 def test_more_ranks_than_nccl_has_room_for_are_refused() -> None:
     scenario = Scenario(nccl="2.30.7", machine="dgx-h100", nodes=1, ranks_per_gpu=99999)
-    with pytest.raises(BadInput, match="99999 ranks on each of 8 GPUs; valid: up to 640 ranks of a node"):
+    with pytest.raises(BadInput, match="99999 ranks on each of 8 GPUs are too many: a node has at most 640 ranks"):
         assert scenario.resolve().own.gpu_of_rank

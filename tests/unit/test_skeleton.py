@@ -312,9 +312,9 @@ def test_a_mesh_needs_its_number_of_gpus(write: Write) -> None:
 
 
 def test_options_that_belong_together() -> None:
-    with pytest.raises(BadInput, match="dgx-h100 knows its GPUs"):
+    with pytest.raises(BadInput, match="the GPUs of dgx-h100 are known"):
         Scenario(nccl=NCCL, nodes=1, machine="dgx-h100", gpu="h100-sxm").gpus()
-    with pytest.raises(BadInput, match="needs gpu= MODEL"):
+    with pytest.raises(BadInput, match="add gpu= MODEL"):
         Scenario(nccl=NCCL, nodes=1, machine="dgx-h100", net_gbps=400).gpus()
 
 

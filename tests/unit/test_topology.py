@@ -42,7 +42,7 @@ def test_gpus_are_ordered_by_dev() -> None:
 
 @pytest.mark.parametrize("count", [0, 3, -1])
 def test_more_gpus_than_there_are_is_an_error(count: int) -> None:
-    with pytest.raises(BadInput, match=f"{count} GPUs per node asked for; valid: 1 to 2"):
+    with pytest.raises(BadInput, match=f"{count} GPUs per node were asked for, but the node has 2"):
         read(system(cpu(gpu(0) + gpu(1)))).compute_capabilities(count)
 
 
@@ -128,7 +128,7 @@ BAD = {
     "no tclass": (GOOD.replace(' tclass="0x068000"', ""), "<nvlink> has no tclass"),
     "dev twice": (system(cpu(gpu(0) + gpu(0))), "<gpu dev>=0 twice"),
     "busid twice": (system(cpu(gpu(0) + gpu(1).replace(":01:", ":00:"))), "GPU <pci busid>=0000:00:00.0 twice"),
-    "two nodes": (system(cpu(gpu(0)), cpu(gpu(1))), "<cpu numaid>=0 twice; valid: one node"),
+    "two nodes": (system(cpu(gpu(0)), cpu(gpu(1))), "has <cpu numaid>=0 twice: give one node"),
     "net dev twice": (system(cpu(gpu(0) + net(1) + net(1).replace("net1", "net2"))), "<net dev>=1 twice"),
     "latency no number": (GOOD.replace('latency="0"', 'latency="low"'), "latency='low' is not a number"),
     "latency beyond float32": (GOOD.replace('latency="0"', 'latency="1e300"'), "latency='1e300' is out of range"),

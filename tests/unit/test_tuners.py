@@ -77,7 +77,7 @@ def test_the_region_that_decides_is_named_and_what_nccl_would_take() -> None:
         ("aws-ofi-nccl=1.22.0", "its source has not been read here"),
         ("aws-ofi-nccl=1.22", "its source has not been read here"),
         ("aws-ofi-nccl=1.8.0", "valid: 1.9.0"),
-        ("aws", "valid: aws-ofi-nccl, aws-ofi-nccl=VERSION"),
+        ("aws", "use aws-ofi-nccl, aws-ofi-nccl=VERSION"),
     ],
 )
 def test_other_tuners_are_refused_with_what_is_known(name: str, says: str) -> None:

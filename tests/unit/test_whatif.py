@@ -201,7 +201,7 @@ def test_peer_to_peer_is_what_nvml_says_or_a_variable() -> None:
 def test_a_skeleton_has_no_more_links_than_its_model() -> None:
     node = Scenario("2.28.9", 2, topology=SKELETON, gpu="h100-sxm", net_gbps=400)
     assert changed(node, ["nvlinks=18"]).resolve().own.topology.gpus[0].nvlinks[0].count == 18
-    with pytest.raises(BadInput, match="valid: 0 to 0 per GPU, as many as h100-pcie has"):
+    with pytest.raises(BadInput, match="valid are 0 to 0 per GPU, as many as h100-pcie has"):
         changed(replace(node, gpu="h100-pcie"), ["nvlinks=2"]).resolve().own.topology  # noqa: B018
 
 

@@ -62,7 +62,7 @@ def test_python_words() -> None:
     call = request("allgather", buffers="window", windows="send", window_flags=["strict-ordering"])
     assert call.windows == Windows(Sides.send, WindowFlag.STRICT_ORDERING)
     assert call.title == "AllGather, float32, window buffers of send, strict-ordering"
-    with pytest.raises(BadInput, match="need buffers= window"):
+    with pytest.raises(BadInput, match="only apply with buffers= window"):
         request("allgather", buffers="registered", windows="send")
     with pytest.raises(BadInput, match="unknown windows 'left'; valid: send, receive, both"):
         request("allgather", buffers="window", windows="left")
@@ -96,7 +96,7 @@ def test_each_verb_takes_them() -> None:
     changes = json.loads(run("diff", *call, "2.31.2").stdout)["comparisons"][0]["changes"]
     assert changes[0]["before"]["bypass"] == kernel
     refused = run("pick", "allgather", "--machine", "dgx-h100", "--windows", "send", code=2).stderr
-    assert "--windows and --window-flags need --buffers window" in refused
+    assert "--windows and --window-flags only apply with --buffers window" in refused
 
 
 @pytest.mark.parametrize(

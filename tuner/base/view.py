@@ -55,7 +55,9 @@ def as_percent(form: str) -> Callable[[float | None], str]:
     return lambda value: "-" if value is None else f"{100 * value:{form}} %"
 
 
-in_percent = as_percent(".1f")  # a share of 1: 4.2 %
+def in_percent(share: float | None) -> str:
+    """A share of 1 as a percentage: ``4.2 %``; ``-`` for None."""
+    return as_percent(".1f")(share)
 
 
 def as_ms(form: str) -> Callable[[float | None], str]:

@@ -281,7 +281,7 @@ class Scenario:
     def check_gpu_for_each_rank(self, what: str) -> None:
         """Raises BadInput if ranks share GPUs: ``what`` is only known if each rank has its own GPU."""
         if self.shares_gpus:
-            raise BadInput(f"{what} cannot be used if ranks share a GPU: set {option('ranks_per_gpu')} 1")
+            raise BadInput(f"{what} is not possible if ranks share a GPU: set {option('ranks_per_gpu')} 1")
 
     @property
     def hosts_per_domain_in_words(self) -> str | None:
