@@ -14,11 +14,12 @@ from tuner.times.measured.samples import Combination, Point
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The repeated runs of one call: the time of each run in us, what was executed (None: not seen), and the number of
-    wrong results.
+    """The repeated runs of one call: their times in us, the executed combination, and the number of wrong results.
 
-    ``host_us`` is the least time that the host took to start one call on all ranks; None if not measured. ``late_us``:
-    each rank that ended last, with how much later than the median rank it ended, us.
+    ``executed`` is None if it was not observed.
+
+    ``host_us`` is the least time that the host took to start one call on all ranks; None if not measured. ``late_us``
+    has the ranks that took longest, each with the time in us that it took longer than the median rank.
     """
 
     times_us: tuple[float, ...]
@@ -77,8 +78,9 @@ class Options:
     ``topology``: file to which NCCL's view of the machine is written. ``log``: file to which NCCL's log is written (of
     rank 0's process and its first communicator). ``library``: a libnccl instead of the installed wheel's. ``limit_s``
     limits each block, the communicator's init, and the rendezvous. Calls of fewer nBytes than ``graphs_below_bytes``
-    are timed inside CUDA graphs, so that the host's time does not count. Only with ``registered`` are their buffers
-    registered in graphs, as NCCL does by default.
+    are timed inside CUDA graphs, so that the host's time does not count. If ``registered`` is true, NCCL registers the
+    buffers of calls in graphs, as it does by default. If it is false, NCCL does so only if the environment variable for
+    this is set.
     """
 
     ranks_per_gpu: int = 1

@@ -38,11 +38,12 @@ class DecidedRow:
     """A row that was decided, for communicators of ``ranks`` ranks on ``nodes`` nodes; ``row`` is its text in the
     table.
 
-    If ``high_bytes`` is None, the row is for all sizes from ``low_bytes`` on. ``gain``, its 95 % interval from
-    ``gain_low`` to ``gain_high``, and the ``probability`` of improvement are shares of 1, None without an A/B run; the
-    probability is for all rows of the table together. ``sizes`` are the sizes that were tried, in bytes. ``cut`` are
-    measured sizes that were removed from the row, because it was slower at them or between them and the remaining
-    sizes. ``reason`` says why the row was dropped.
+    If ``high_bytes`` is None, the row is for all sizes from ``low_bytes`` on. ``gain`` is how much faster the calls are
+    with the row; its 95 % interval is from ``gain_low`` to ``gain_high``. ``probability`` is that of an improvement,
+    corrected because all rows of the table are tested together. These values are shares of 1; without an A/B run, those
+    that are not known are None. ``sizes`` are the sizes that were tried, in bytes. ``cut`` are measured sizes that were
+    removed from the row, because it was slower at them or between them and the remaining sizes. ``reason`` says why the
+    row was dropped.
     """
 
     ranks: int
@@ -63,10 +64,12 @@ class DecidedRow:
 
 @dataclass(frozen=True, slots=True)
 class DecidedFile:
-    """One file: mean regrets at its sizes, with NCCL's picks and with the table.
+    """The mean regrets at the sizes of one file, with NCCL's picks and with the table.
 
-    ``hold_out`` are the regrets of rows made from every other size, at the sizes in between. ``origin`` says where the
-    times come from.
+    Regret is the share of time by which a choice is slower than the best measured one.
+
+    For ``hold_out``, rows are made from every other size only, and their regrets are taken at the sizes in between.
+    ``origin`` says where the times come from.
     """
 
     file: Path
@@ -80,8 +83,10 @@ class DecidedFile:
 
 @dataclass(frozen=True, slots=True)
 class OtherRanks:
-    """How rows for one number of ranks would perform with another number, although rows only apply to their own
-    number."""
+    """How rows that were made for one number of ranks would perform on another number of ranks.
+
+    The plugin does not use them there: a row only applies to its own number of ranks.
+    """
 
     decided_at: int
     tried_at: int
@@ -92,7 +97,8 @@ class OtherRanks:
 class Decided(Framed):
     """Answer of :func:`decide`: the table it wrote, the rows it kept and dropped, and mean regrets over all files.
 
-    ``stand_in`` says that another release stands in for the measured one; empty if none does.
+    ``stand_in`` is a sentence if the tables lack the measured release, and the nearest release was used instead; else
+    it is empty.
 
     As a data frame it has one row for each row of a table, the kept ones first.
     """
@@ -132,11 +138,12 @@ def decide(
     A row stays only if an A/B run through the plugin shows that it gains more than 2 %, with a probability of at least
     0.975 for all rows of the table together. The A/B run is on the backend that measured the file, in several fresh
     processes, and is kept beside ``out``, as out.ab.jsonl. Without a ``gate`` (None) there is no such run, and the
-    table says so. With a file of fitted ``constants``, rows end where the constants predict it, not halfway between two
-    sizes. ``command`` is named in the table. BadMeasurement for files that cannot be judged, or two files of one
-    communicator size. CannotBeJudged if no size has two choices. BadConstants if the constants are invalid. BadInput if
-    the table cannot be written. MeasuringFailed if the A/B run fails. OtherRank on a launcher's processes other than
-    the first, which take part in the A/B run and write nothing.
+    table says so. Without ``constants``, a row ends halfway between two measured sizes. With a file of fitted
+    ``constants``, it ends where the times that they predict for the two choices cross. ``command`` is the command line
+    that the table names as its origin. BadMeasurement for files that cannot be judged, or two files of one communicator
+    size. CannotBeJudged if no size has two choices. BadConstants if the constants are invalid. BadInput if the table
+    cannot be written. MeasuringFailed if the A/B run fails. OtherRank on a launcher's processes other than the first,
+    which take part in the A/B run and write nothing.
     """
     given, out = paths(files), Path(out)
     fitted = None if constants is None else Path(constants)

@@ -1,7 +1,7 @@
 """Sends questions to worker processes and receives their answers, one by one, as pickles over a socket.
 
-A worker process runs ``main`` and has its own backend. A worker can be ended and replaced by a new one, so that
-everything that is fixed within a process varies.
+A worker process runs ``main`` and has its own backend. A worker can be ended and replaced by a new one. What stays the
+same for the life of a process, such as addresses of buffers, then varies between measurements.
 """
 
 import copyreg
@@ -143,7 +143,7 @@ def send(stream: Any, message: object) -> None:
 
 
 def answer_all(stream: Any, answered: Callable[[Question], WorkerAnswer]) -> None:
-    """Answers questions until one of ``LAST`` arrives, or the other side is gone."""
+    """Answers questions until the other side is gone, or until one of the questions ``LAST`` was answered."""
     with suppress(EOFError):
         while True:
             question: Question = pickle.load(stream)

@@ -35,7 +35,9 @@ class Wanted:
     own_alone: bool = False
 
     def of(self, offered: Iterable[Combination]) -> list[Combination]:
-        """Those of the ``offered`` combinations that are wanted, with all wanted numbers of channels."""
+        """The wanted ones of the ``offered`` combinations, each with NCCL's own and with every wanted number of
+        channels.
+        """
         chosen = [
             combination
             for combination in offered
@@ -47,8 +49,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """The kind of calls that are made at each size: data type and operation, out of place, in place or both, in a CUDA
-    graph or not."""
+    """The kinds of calls that are made at each size.
+
+    They have one data type and operation, are out of place, in place or both, and are in a CUDA graph or not.
+    """
 
     dtype: DataType = DataType.float32
     op: Op = Op.sum
@@ -67,9 +71,9 @@ def points(
 ) -> list[Point]:
     """The calls of these sizes (nBytes) on ``ranks`` ranks.
 
-    A size that a collective cannot have (each rank needs the same whole number of elements) is left out for this
-    collective. BadInput if no collective can have a size. Without sizes: powers of two from 8 B to 1 GiB, rounded down
-    to whole elements.
+    Each rank needs the same whole number of elements, so a collective cannot have every size: a size that it cannot
+    have is left out for this collective. BadInput for a size that none of the collectives can have. Without sizes:
+    powers of two from 8 B to 1 GiB, rounded down to whole elements.
     """
     units = {collective: Point(collective, 0, how.dtype, how.op).unit_bytes(ranks) for collective in collectives}
     for size in sizes or ():
@@ -119,12 +123,14 @@ BESIDE = 2  # neighbouring sizes on either side
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a loop. ``precision`` is half the confidence interval over the median; ``budget_s`` is in seconds of
-    the backend's clock.
+    """Settings of a loop.
 
-    ``rounds`` is the most blocks of a combination, ``repeats`` the number of runs of a block that are kept, ``warmup``
-    the number of runs before these. ``rounds_per_process``: rounds after which the loop continues in a fresh process;
-    None for never.
+    ``precision`` is the wanted half width of a median's confidence interval, as a share of the median. ``budget_s``
+    limits the run, in seconds of the backend's clock.
+
+    ``rounds`` is the largest number of blocks per combination. A block begins with ``warmup`` runs that are thrown
+    away; the ``repeats`` runs after them are kept. ``rounds_per_process``: rounds after which the loop continues in a
+    fresh process; None for never.
     """
 
     precision: float = 0.02

@@ -42,7 +42,10 @@ class OtherRank(TunerError):
 
 
 def serves(headers: Iterable[Header]) -> bool:
-    """Whether this process only serves when these files are measured again."""
+    """Whether this process would only serve rank 0 if one of these files were measured again.
+
+    That is so on ranks other than 0 if a file was measured on GPUs.
+    """
     return any(REOPENERS.get(header.backend or "") is _gpus_again for header in headers) and own_address().rank != 0
 
 

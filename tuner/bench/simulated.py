@@ -107,7 +107,10 @@ class Cost:
     channels: int
 
     def time_us(self, channels: int) -> float:
-        """Time with this many channels, us; 0, or more than NCCL's own number, means NCCL's own number."""
+        """The time with this many channels, in us.
+
+        0 channels means NCCL's own number, and so does any larger number than that.
+        """
         used = min(channels or self.channels, self.channels)
         slower: float = (self.channels / used) ** CHANNELS_POWER
         return self.latency_us + self.transfer_us * slower
@@ -178,7 +181,10 @@ class PlantedNoise:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Sizes at which NCCL runs its own pick instead of the forced one, and only its log says so."""
+    """Sizes at which the simulated NCCL runs its own pick instead of a forced combination.
+
+    As on a real machine, only what was executed shows this.
+    """
 
     collective: Collective
     algorithm: Algorithm
@@ -196,9 +202,9 @@ class Simulated:
     """A simulated backend (tuner.bench.backend) for ``scenario``.
 
     ``truth`` is a change of the release's constants (see tuner.bench.simulated.truth); {} for a machine that follows
-    NCCL's model, None for a change that the seed draws. ``after`` counts the blocks of earlier runs that this one
-    continues, so that it does not repeat their noise. BadInput if nodes differ. The attributes ``truth``, ``noise`` and
-    ``replaced`` are what a measuring run has to find.
+    NCCL's model, None for a change that the seed draws. If this run continues earlier ones, ``after`` is the number of
+    blocks that they measured; the noise then differs from theirs. BadInput if nodes differ. The attributes ``truth``,
+    ``noise`` and ``replaced`` are what a measuring run has to find.
     """
 
     def __init__(

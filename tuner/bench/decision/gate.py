@@ -35,8 +35,10 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RowVerdict:
-    """The A/B run's verdict on a row: ``found`` is by how much its sizes are faster with the row (None without an A/B
-    run), ``probability`` the probability of an improvement.
+    """The A/B run's verdict on a row.
+
+    ``found`` is by how much the row's sizes are faster with the row; None without an A/B run. ``probability`` is the
+    probability of an improvement.
 
     ``sizes`` are the sizes that were tried, ``cut`` the measured sizes that were removed because the row was slower
     there, all in bytes. ``why_not`` says why the row is dropped, None if it stays.
@@ -62,11 +64,11 @@ class RowVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """Settings of the A/B run. ``rounds`` are distributed over ``processes`` fresh processes, at least 3. Of each
-    sample block, ``repeats`` runs are kept, after ``warmup`` runs.
+    """Settings of the A/B run. ``rounds`` are distributed over ``processes`` fresh processes, at least 3. A sample
+    block begins with ``warmup`` runs that are thrown away; the ``repeats`` runs after them are kept.
 
     ``seed`` draws the order. Between the last sample block of a process and the first of the next, ``apart_s`` seconds
-    pass; None: as long as APART_BLOCKS sample blocks take, at most MOST_APART_S.
+    pass; if ``apart_s`` is None, as long as APART_BLOCKS sample blocks take, but at most MOST_APART_S.
     """
 
     rounds: int = 20
@@ -100,7 +102,7 @@ def gate(
 def tried(
     backend: Backend, proposal: Proposal, settings: GateSettings, add: Callable[[SampleBlock], None]
 ) -> list[RowVerdict]:
-    """Makes the A/B run and judges each row by itself.
+    """Makes the A/B run and judges each row as if it were the only row of the table.
 
     Each round runs the sizes of every row with the table and without, in one random order. The side that is first in a
     round is second in the next round and in the same round of the next process, so that drift and warming up affect
@@ -122,7 +124,10 @@ def tried(
 
 
 def of_one_table(verdicts: Sequence[RowVerdict]) -> list[RowVerdict]:
-    """The verdicts on all rows of a table, with probabilities that hold for all rows together."""
+    """The verdicts on all rows of a table, with probabilities corrected for the number of rows.
+
+    The more rows are tested, the likelier one of them seems to be faster by chance.
+    """
     together = decided((one.why_not, one.gain, 1 - one.probability) for one in verdicts)
     return [
         replace(one, probability=1 - chance, why_not=why_not)
@@ -207,8 +212,10 @@ def _blocks(backend: Backend, proposal: Proposal, settings: GateSettings, points
 
 
 def points_to_test(proposal: Proposal, row: DecisionRow) -> list[Point]:
-    """The calls to run for a row, of every measured kind: measured sizes, and sizes between these that were not
-    measured."""
+    """The calls that the A/B run makes for a row, at measured sizes and at sizes between these that were not measured.
+
+    They are of every kind that was measured: data type, operation, in place or not, in a CUDA graph or not.
+    """
     unit = Point(row.collective, 0).unit_bytes(proposal.ranks)
     ends = (row.low, *row.sizes, *(() if row.high is None else (row.high + 1,)))
     between = {middle(low, high) // unit * unit for low, high in pairwise(ends)}
@@ -227,10 +234,12 @@ def verdict(
     executed: Mapping[Point, set[Combination]],
     rounding: Mapping[Point, float] = MappingProxyType({}),
 ) -> RowVerdict:
-    """Judges a row. ``log_gains`` are logarithms of ratios, numbers [process]; ``rounding`` is the variance that only
-    the timer's resolution adds.
+    """Judges a row.
 
-    A row that is slower towards one of its ends is cut there.
+    ``log_gains`` has, for each call, numbers `[process]`: the logarithm of (time without the table / time with it).
+    ``rounding`` has, for each call, the variance of this logarithm that comes from the timer's resolution.
+
+    If the table is slower at sizes near an end of the row, the row is shortened at that end.
     """
     measured = row.sizes
     slower = [point.bytes for point in points if _is_slower(log_gains[point], rounding.get(point, 0.0))]

@@ -32,8 +32,11 @@ Option = Combination | None  # None leaves the size to NCCL
 
 
 def assign(credits: Sequence[Mapping[Combination, float]]) -> list[Option]:
-    """Chooses an option for each size, in order, so that there are as few rows as possible while the total credit is
-    within TOLERANCE of the largest."""
+    """Chooses an option for each size, so that there are few rows and their choices are still nearly the best.
+
+    ``credits`` has the gains of the options at each size, in the order of sizes. A solution with fewer rows is taken if
+    its mean gain is less than the largest by at most TOLERANCE.
+    """
     options: list[Option] = [None, *sorted({option for size in credits for option in size})]
     # paths[rows][option]: the best credit of a path that ends with the option, and that path.
     paths: list[dict[Option, tuple[float, tuple[Option, ...]]]] = [{None: (0.0, ())}]
@@ -104,7 +107,11 @@ class DecisionRow:
 
 
 def credits_of(one: RoundsPick) -> dict[Combination, float]:
-    """The gain of each option over the pick, as a logarithm; 0 if it is small or may be noise."""
+    """The gain of each option over NCCL's pick, as a logarithm.
+
+    A gain that is small or may be noise does not count: the value is then below 0, so that the option is not preferred
+    to the pick.
+    """
     others = [column for column in one.evidence.columns if column is not None]
     gains: dict[Combination, float] = {}
     for option in others:  # options without channels sort before those with channels
@@ -124,7 +131,10 @@ def _credit(one: RoundsPick, option: Combination, over: Option, comparisons: int
 
 
 def regret_of(one: RoundsPick, option: Option) -> float:
-    """Regret against the best measured option, as a share; if the option was not measured here, NCCL's pick counts."""
+    """By which share of time an option is slower than the best option measured at this size.
+
+    For an option that was not measured at this size, the time of NCCL's pick counts.
+    """
     own = one.same[0]
     at = {column: one.evidence.level(column) for column in (own, *one.others)}
     return float(np.expm1(at.get(option, at[own]) - min(at.values())))
@@ -249,7 +259,7 @@ class Regrets:
 
 
 def regrets(sizes: Sizes, rows: Sequence[DecisionRow]) -> Regrets:
-    """Mean regrets at ``sizes``; the rows are judged as if they were made for these ranks."""
+    """Mean regrets at ``sizes``. Rows apply here whatever the numbers of ranks and nodes for which they were made."""
     before, after = [], []
     for collective, those in sizes.items():
         for one in those:
@@ -265,8 +275,9 @@ def table(rows: Sequence[tuple[int, int, DecisionRow]], provenance: Mapping[str,
 
 
 def proposed(path: Path, constants: Path | None = None) -> Proposal:
-    """The rows proposed for the file's communicator; with fitted ``constants``, rows end where the constants predict
-    it.
+    """The rows proposed for the file's communicator.
+
+    With fitted ``constants``, a row ends where the times that they predict for two neighbouring choices cross.
 
     BadMeasurement if the file cannot be judged, BadConstants if the constants are invalid.
     """
@@ -315,9 +326,9 @@ def interpolate(table: Path, files: Mapping[CommunicatorSize, Path]) -> Interpol
     same.
 
     These rows are not measured, and the table says so. With three numbers of nodes or more, each number between the
-    others is held out: its measurements judge rows that are interpolated without it. BadInput for fewer than two
-    numbers of nodes, or nodes that differ in their ranks. BadTable if the file is not a table. BadMeasurement as
-    ``decide`` raises it.
+    others is held out: its measurements judge rows that are interpolated without it. BadInput if there are fewer than
+    two numbers of nodes, or if the communicators differ in their ranks per node. BadTable if the file is not a table.
+    BadMeasurement if a file cannot be judged.
     """
     decided = read(table)
     known: dict[CommunicatorSize, list[Decision]] = {shape: [] for shape in sorted(files, key=lambda one: one.nodes)}

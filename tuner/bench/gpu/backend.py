@@ -40,8 +40,10 @@ RENEW: Message = {"do": "renew"}  # the communicator closes, and fresh processes
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order of rank 0: one call to run under a ``table``, with data drawn by ``seed``. The call is checked once,
-    then timed ``repeats`` times.
+    """An instruction from rank 0 to the other ranks: run one call.
+
+    The plugin decides the call by ``table``; ``seed`` determines the data. The call is checked once, then timed
+    ``repeats`` times.
     """
 
     point: Point
@@ -118,8 +120,8 @@ _LATER_S = 5.0  # time after the limit of a block, because a call that hangs ins
 class GpuBackend:
     """On rank 0 a Backend (:mod:`tuner.bench.backend`); on other ranks the object that serves rank 0.
 
-    ``cuda`` is a :class:`tuner.bench.gpu.cuda.Cuda`, or its replacement in a test; the same holds for what ``nccl``
-    loads in an environment with the given variables, and for ``forcing``.
+    ``cuda`` is a :class:`tuner.bench.gpu.cuda.Cuda`. ``nccl`` is a function that loads libnccl with the given
+    environment variables set. ``forcing`` is the forcing plugin. Tests replace all three.
     """
 
     def __init__(
@@ -286,7 +288,7 @@ class GpuBackend:
         return time.monotonic()
 
     def use_table(self, text: str | None) -> None:
-        """Lets a decision table decide what is not forced; None removes it."""
+        """Sets the decision table that decides calls for which nothing is forced; None removes it."""
         self._forcing.use_table(text)  # so that a mistake in the table is reported here and now
         self._table = text
 

@@ -30,10 +30,12 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The times of one call in us, [repeat], on the slowest rank of this process, and the least time that the host took
-    to start a call.
+    """The times of one call in us, `[repeat]`, on the slowest rank of this process.
 
-    ``whole_us`` is the time in us of all calls together on each rank of this process, from a time when all were idle.
+    ``host_us`` is the least time that the host took to start a call.
+
+    ``whole_us`` is, for each rank of this process, the time in us from before the first call to the end of the last
+    one.
     """
 
     times_us: tuple[float, ...]

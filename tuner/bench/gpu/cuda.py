@@ -47,7 +47,10 @@ class Cuda:
         return str(self.cupy.cuda.runtime.getDeviceProperties(device)["name"].decode())
 
     def multiprocessors(self, device: int) -> int:
-        """The number of blocks of NCCL's kernels that a GPU can certainly run at once: one on each multiprocessor."""
+        """The number of multiprocessors of a GPU.
+
+        A GPU can run at least this many blocks of NCCL's kernels at once, one on each multiprocessor.
+        """
         return int(self.cupy.cuda.runtime.getDeviceProperties(device)["multiProcessorCount"])
 
     def capability(self, device: int) -> int:
@@ -103,8 +106,9 @@ class Lane:
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """Makes the lane's GPU the thread's device; CUDA errors become MeasuringFailed, a missing NVRTC becomes
-        BadInput.
+        """Makes the lane's GPU the thread's current device inside the block.
+
+        MeasuringFailed for an error of CUDA inside the block, BadInput if NVRTC is missing.
         """
         cuda = self._cupy.cuda
         try:
@@ -198,8 +202,8 @@ class Lane:
     def upload(self, graph: Any) -> None:
         """Puts a graph on the GPU, and waits until it is there.
 
-        Otherwise its first launch would upload it, while kernels of other ranks may already wait for this rank on the
-        same GPU.
+        Without this call, the first launch of the graph would upload it. At that time, kernels of other ranks on the
+        same GPU may already be waiting for this rank.
         """
         graph.upload(self._stream)
         self._stream.synchronize()

@@ -3,7 +3,7 @@ parameters.
 
 Every rank can compute the data of every other rank, so results are checked on the GPU where they are, all of them and
 without tolerance. The values are whole numbers so small that sums in any order are exact in the data type. For
-products, the values are 1 and -1, or 1 and 3 if the type wraps around.
+products, the values are 1 and -1; in types whose products wrap around, they are 1 and 3.
 """
 
 import struct
@@ -137,14 +137,16 @@ def definitions(dtype: DataType, op: Op, ranks: int) -> dict[str, str]:
 
 
 def span(dtype: DataType, ranks: int) -> int:
-    """The largest magnitude of the values, which are between -span and span; unsigned types have values up to 2 *
-    span."""
+    """The span of the values: they are from -span to span, in unsigned types from 0 to 2 * span."""
     exact = 1 << (_FLOATS[dtype][0] + 1) if dtype in _FLOATS else 127
     return max(1, min(_LARGEST_SPAN, exact // ranks))
 
 
 def checked(collective: Collective, rank: int, ranks: int, count: int) -> Check | None:
-    """The check on one rank, with ``count`` as the collective's function takes it; None if the rank has no result."""
+    """Which elements of one rank's result are checked; None if the rank has no result.
+
+    ``count`` is the count that is passed to NCCL's function of the collective.
+    """
     if collective is Collective.AllGather:
         return Check(count * ranks, 0, count)
     if collective is Collective.ReduceScatter:
@@ -223,8 +225,10 @@ def code_sections(library: Path) -> dict[str, tuple[int, int]]:
 
 
 def fat_binaries(library: Path, content: mmap, begin: int, end: int, *, thinned: bool = False) -> Iterator[FatBinary]:
-    """Yields the fat binaries of a section; ``thinned``: there may be zeros between them. BadInput if the file's format
-    is not known.
+    """Yields the fat binaries of a section.
+
+    ``thinned``: binaries were removed from the file, so that there may be zeros between the others. BadInput if the
+    file's format is not known.
     """
     while begin < end:
         magic, _, header_bytes, size = HEADER.unpack_from(content, begin)

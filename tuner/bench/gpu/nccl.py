@@ -68,7 +68,9 @@ class Nccl:
         self._variables.close()
 
     def load_tuner(self) -> None:
-        """Loads the tuner plugin, in releases in which the ranks of one process would race to load it.
+        """Loads the tuner plugin in advance, in releases in which the ranks of one process would race to load it.
+
+        In other releases, this does nothing.
 
         In 2.19 and 2.20 a rank that arrives while another rank is loading the plugin gets no plugin
         (ncclLoadTunerPlugin, src/misc/tuner.cc, v2.19.3-1); later releases use a lock, and have no such function.
@@ -115,10 +117,10 @@ class Nccl:
     def prepared(
         self, point: Point, buffers: tuple[int, int], count: int, comm: Any, stream: int
     ) -> Callable[[], None]:
-        """Prepares a call from the first of ``buffers`` to the second, as a function; buffers and stream are device
-        addresses.
+        """A function that makes one call: it sends from the first of ``buffers`` and receives into the second.
 
-        ``count`` is as the collective's function takes it. The call itself looks up and converts nothing.
+        ``buffers`` and ``stream`` are addresses. ``count`` is the count that NCCL's function of the collective takes.
+        All arguments are looked up and converted in advance, so that the function itself takes little time.
         """
         collective = point.collective
         reduces = collective in (Collective.Reduce, Collective.ReduceScatter, Collective.AllReduce)

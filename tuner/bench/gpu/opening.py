@@ -47,8 +47,9 @@ def open_at(here: RankAddress, options: Options, backend: type[GpuBackend] | Non
 
 
 def connections(options: Options) -> AbstractContextManager[None]:
-    """Sets, inside the block, the variables that CUDA reads when it is first called, as the number of ranks per GPU
-    needs them.
+    """Sets CUDA_DEVICE_MAX_CONNECTIONS inside the block if ranks share a GPU.
+
+    CUDA reads the variable when it is first called.
     """
     return process.environment(_CONNECTIONS if options.ranks_per_gpu > 1 else {})
 
@@ -92,7 +93,7 @@ def devices_of(here: RankAddress, count: int, ranks_per_gpu: int) -> list[int]:
 
 
 def allows_several(path: Path) -> bool:
-    """Whether this libnccl knows the variable that lets ranks share a GPU (src/init.cc, v2.30.3-1)."""
+    """Whether this libnccl has the variable that allows several ranks on one GPU (src/init.cc, v2.30.3-1)."""
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         return content.find(SEVERAL.encode()) >= 0
 

@@ -37,8 +37,9 @@ _process = _Process()
 
 
 def log(wanted: Path | None = None) -> Path:
-    """The file of NCCL's log: the first file that this process ``wanted``, else a file that is deleted when the process
-    ends.
+    """The file of NCCL's log, which is the same for the life of the process.
+
+    The first call determines it: ``wanted``, or, if that is None, a file that is deleted when the process ends.
     """
     if _process.log is None:
         if wanted is None:

@@ -45,7 +45,7 @@ class RankAddress:
     secret: str = field(default="", repr=False)
 
     def handed(self) -> dict[str, str]:
-        """Variables that a program sets for a process that it starts itself, so that the process has this address."""
+        """The environment variable by which a program gives this address to a process that it starts itself."""
         return {HANDED: json.dumps(asdict(self))}
 
 
