@@ -70,8 +70,9 @@ class Carriers:
     def compared(self, nbytes: int) -> bool:
         """Whether everything that decides who carries a size was compared with the engine's own functions.
 
-        An uncompared implementation before the carrier does not matter if a switch keeps it off. What the engine
-        decides at its start, by measuring or allocating, counts as not compared.
+        An implementation that the engine tries before the carrier, and that was not compared, does not matter if a
+        switch turns it off. If the engine decides at its start, by measuring or allocating, whether an implementation
+        takes the size, this counts as not compared.
         """
         away = self.turned_away(nbytes)
         if any(nbytes in sizes for several in self._unsure[: len(away) + 1] for sizes in several):
@@ -96,9 +97,9 @@ class Carriers:
         """The ranges of sizes that one implementation carries, for multiples of ``step`` bytes from ``low_bytes`` to
         ``high_bytes``.
 
-        Only multiples of the bytes that implementations require are answered: if a kernel needs multiples of 16 bytes,
-        and ``step`` is the size of an element, the ranges are those of multiples of 16 bytes; other sizes, which fall
-        to the next implementation, are not in them.
+        The ranges only hold for multiples of the bytes that implementations require. If a kernel needs multiples of 16
+        bytes, and ``step`` is the size of an element, the ranges say who carries multiples of 16 bytes; they leave out
+        the other sizes, which the next implementation carries.
         """
         step = int(np.lcm.reduce([step, *(each.multiple for each in self.sizes if each)]))
         first, last = -(-low_bytes // step) * step, high_bytes // step * step

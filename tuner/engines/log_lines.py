@@ -23,7 +23,9 @@ FACTS = ("detail", "ranks", "capability")
 class MissingLine:
     """A line that says that ``implementations`` are off: ``code`` says why, ``facts`` are the line's details.
 
-    ``severity`` applies if the machine is not known. ``unasked`` is a switch that the engine set by itself, if any.
+    ``severity`` is the severity of the finding if the machine is not known. If the machine is known, the engine's own
+    rules decide on the severity, unless it is a fault already. ``unasked`` is a switch that the engine set by itself,
+    if any.
     """
 
     code: str
@@ -39,8 +41,8 @@ class EngineLog:
     """What a log says about the engine that wrote it; fields are None or empty if the log does not say them.
 
     ``enabled`` are names of implementations in the order in which the engine asks them; ``enabled_line`` is the line
-    that says so. ``switches`` are the engine's variables and arguments by name, with their values ("True" for an
-    argument without).
+    that says so. ``switches`` are the values of the engine's variables and arguments by name; an argument that has no
+    value is "True".
     """
 
     engine: str

@@ -18,12 +18,13 @@ class Implementation:
     """One implementation of AllReduce: its ``name``, its ``title`` in words, and the conditions under which it takes a
     size.
 
-    ``conditions`` are tables, each with the ``rule`` that reads it. ``nccl``: NCCL itself carries the call, on plain
-    buffers or, with ``windows``, on buffers in symmetric windows. ``compared``: the engine's own functions were run and
-    agreed; otherwise the conditions are by source. ``source`` is the engine's file that says so. ``exchange`` says
-    which collectives bring tokens to experts: ``allgather`` (and ReduceScatter back) or ``allreduce``. The field is
-    empty for an engine's own kernels; with ``pads_rows``, these need the same number of rows on every rank. ``gathers``
-    is the kind of AllGather that it carries; empty means any.
+    ``conditions`` are tables; each names in ``rule`` the rule that reads it. If ``nccl`` is true, NCCL itself carries
+    the call: on plain buffers or, with ``windows``, on buffers in symmetric windows. If ``compared`` is true, the
+    engine's own functions were run and agreed with the conditions; otherwise the conditions were only read in the
+    engine's source. ``source`` is the engine's file that has the conditions. ``exchange`` says which collectives bring
+    tokens to experts: ``allgather`` (and ReduceScatter back) or ``allreduce``. ``exchange`` is empty for an engine's
+    own kernels; with ``pads_rows``, such kernels need the same number of rows on every rank. ``gathers`` is the kind of
+    AllGather that the implementation carries; empty means any.
     """
 
     name: str
@@ -46,15 +47,16 @@ class EngineRelease:
     are not known. ``attention_dp`` says under ``scheme`` which collectives data-parallel attention makes
     (:mod:`tuner.answers.serving_calls`), and under ``group_without`` which implementations a group within data-parallel
     attention does not have. ``gathers`` are the implementations that may carry an AllGather instead of NCCL.
-    ``windows`` has the conditions under which buffers are in symmetric windows, and by collective which of its two
-    buffers are; ``gathered_embedding`` those under which embeddings are gathered instead of summed.
-    ``without_split_experts`` are the implementations that the engine does not have if experts are split.
+    ``windows`` has the conditions under which buffers are in symmetric windows, and says for each collective which of
+    its two buffers then are in one. ``gathered_embedding`` has the conditions under which embeddings are gathered
+    instead of summed. ``without_split_experts`` are the implementations that the engine does not have if experts are
+    split.
 
-    ``variables`` and ``arguments`` are the switches that it reads, by name; ``limits`` are tables of sizes in bytes, by
-    name; ``nccl_environment`` are the rules for the environment that it gives NCCL. Its own variables begin with
-    ``prefix``, and it is built with the release ``nccl`` of NCCL, None if that is not known. ``package`` is the package
-    in the index from which the table was read, None if the index has none. ``one_node``: it can serve a model on one
-    node only.
+    ``variables`` and ``arguments`` are the switches that the engine reads, by name. ``limits`` are tables of sizes in
+    bytes, by name. ``nccl_environment`` are the rules for the environment that the engine gives NCCL. The engine's own
+    variables begin with ``prefix``. ``nccl`` is the release of NCCL with which the engine is built, None if it is not
+    known. ``package`` is the package in the index from which the table was read, None if the index has none. If
+    ``one_node`` is true, the engine can serve a model on one node only.
     """
 
     engine: str
@@ -148,7 +150,7 @@ def _valid(engine: str) -> str:
 
 
 def nearest(engine: str, release: str | None) -> str:
-    """The name of the table that answers for a release of an engine; without a release, the newest table's."""
+    """The name of the table that answers for a release of an engine; the newest table's if ``release`` is None."""
     known = releases(engine)
     return f"{engine}@{known[-1] if release is None else _nearest(release, known)}"
 

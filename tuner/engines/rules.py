@@ -89,13 +89,13 @@ def sizes_of(situation: Situation, release: EngineRelease, name: str) -> Sizes:
 
 
 def holds(situation: Situation, release: EngineRelease, given: Iterable[Given]) -> bool:
-    """For each of the given conditions, none of which is about a size: whether it holds."""
+    """Whether all of the given conditions hold, none of which is about a size."""
     return all(condition(situation, release, each).sizes for each in given)
 
 
 def for_experts(situation: Situation, release: EngineRelease, nbytes: int) -> Implementation:
-    """The implementation that carries tokens to experts and back, ``nbytes`` bytes in all. BadInput if this is not
-    known."""
+    """The implementation that brings tokens, ``nbytes`` bytes in all, to experts and back. BadInput if it is not known
+    how the release does that."""
     for each in release.experts:
         if _takes(situation, release, each, nbytes):
             return each
@@ -178,7 +178,7 @@ def one_node(situation: Situation, _: EngineRelease, __: Given) -> Passed:
 
 @rule
 def one_node_or_ends(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """All ranks are on one node. BadInput if they are not: the engine ends with the value of the switch."""
+    """All ranks are on one node. BadInput on several nodes, as the engine ends there if the switch has this value."""
     if situation.nodes > 1:
         name = given["switch"]
         ends = f"the engine ends with it on several nodes, and this is {situation.nodes}"
@@ -188,7 +188,7 @@ def one_node_or_ends(situation: Situation, _: EngineRelease, given: Given) -> Pa
 
 @rule
 def alone_or_ends(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """At most one of two switches is on. BadInput if both are: the engine then ends."""
+    """At most one of two switches is on. BadInput if both are on, as the engine then ends at its start."""
     if all(situation.switches[name] for name in given["of"]):
         one, other = given["of"]
         raise BadInput(f"the engine ends at its start with both {one} and {other}: give one of them")
@@ -209,13 +209,13 @@ def several_nodes_of_one_nvlink_domain(situation: Situation, _: EngineRelease, _
 
 @rule
 def nvlink_everywhere(situation: Situation, _: EngineRelease, __: Given) -> Passed:
-    """NVLink connects every two GPUs of a node; only checked if all ranks are on one node."""
+    """NVLink connects every two GPUs of the node; on several nodes, this always holds."""
     return _if(situation.nodes > 1 or situation.nvlink_everywhere), {}
 
 
 @rule
 def nvlink_beyond_two(situation: Situation, _: EngineRelease, __: Given) -> Passed:
-    """Two ranks, or one node on which NVLink connects every two GPUs."""
+    """The group has two ranks, or is on one node on which NVLink connects every two GPUs."""
     alone = situation.nodes == 1 and situation.nvlink_everywhere
     return _if(situation.ranks == 2 or alone), {"ranks": situation.ranks, "nodes": situation.nodes}
 
@@ -228,7 +228,7 @@ def peer_access(situation: Situation, _: EngineRelease, __: Given) -> Passed:
 
 @rule
 def peer_access_or_ends(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """Every GPU of a node maps the others' memory. BadInput if they do not: the engine ends with the switch."""
+    """Every GPU of a node can map the others' memory. BadInput if not, as the engine then ends if the switch is on."""
     if not situation.peer_access:
         name = given["switch"]
         raise BadInput(f"the engine ends with {name}=1 if GPUs cannot map each other's memory: set {name}=0")
@@ -250,13 +250,13 @@ def multicast_across_nodes(situation: Situation, _: EngineRelease, given: Given)
 
 @rule
 def not_there(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """Another implementation is not available for any size."""
+    """The implementation that the table names is not available, whatever the size is."""
     return _if(not is_there(situation, release, given["implementation"])), {"implementation": given["implementation"]}
 
 
 @rule
 def expandable_segments_across_nodes(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """One node, or PyTorch's allocator has expandable segments."""
+    """All ranks are on one node, or PyTorch's allocator uses expandable segments."""
     return _if(situation.nodes == 1 or situation.switches[given["switch"]] is True), {"switch": given["switch"]}
 
 
@@ -315,10 +315,11 @@ def at_most_bytes(situation: Situation, __: EngineRelease, given: Given) -> Pass
 
 @rule
 def below_vllm_custom_limit(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """The size is below vLLM's limit for its own kernel: the limit of a table if symmetric memory works, else the usual
-    one.
+    """The size is below vLLM's limit for its own AllReduce kernel.
 
-    With the switch that ``unless`` names, no size is too large, because the kernel cuts tensors into pieces.
+    The limit is ``bytes``. If the implementation ``while``, which uses symmetric memory, is available, the limit is the
+    one in the table ``limits`` if that is smaller. If the switch that ``unless`` names is on, no size is too large,
+    because the kernel cuts tensors into pieces.
     """
     if "unless" in given and situation.switches[given["unless"]]:
         return ALL, {"limit": None}
@@ -341,7 +342,7 @@ def outside_listed_range(situation: Situation, release: EngineRelease, given: Gi
 
 @rule
 def not_carried_by(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """Another implementation does not take the size."""
+    """The implementation that the table names does not take the size."""
     sizes = sizes_of(situation, release, given["implementation"])
     return Sizes(but_not=(sizes,) if sizes else ()), {"implementation": given["implementation"]}
 
@@ -350,9 +351,9 @@ def not_carried_by(situation: Situation, release: EngineRelease, given: Given) -
 def flashinfer_backend(situation: Situation, _: EngineRelease, given: Given) -> Passed:
     """FlashInfer can make its workspace with the requested backend, or for ``auto`` with one that works here.
 
-    Backend mnnvl needs multicast memory of the whole group; trtllm needs one node with peer access. ``auto`` is mnnvl;
-    if that fails on one node, trtllm; across nodes it needs ``least_capability_across_nodes``. BadInput for trtllm on
-    several nodes, with which the engine ends.
+    Backend mnnvl needs multicast memory of the whole group; trtllm needs one node with peer access. ``auto`` takes
+    mnnvl or, if that does not work, trtllm. On several nodes, ``auto`` needs GPUs with a compute capability of at least
+    ``least_capability_across_nodes``. BadInput for trtllm on several nodes, as the engine then ends.
     """
     backend = situation.switches[given["switch"]]
     facts = {"backend": backend, "nodes": situation.nodes, "capability": situation.capability_text}
@@ -416,7 +417,7 @@ def sglang_custom_limit(situation: Situation, release: EngineRelease, given: Giv
     Its thresholds depend on the GPU generation, on the number of ranks, and on whether the call is in a graph or eager.
     Each threshold is cut to the size of the buffers. A buffer is as large as the largest threshold, but at most the cap
     that a variable sets, or exactly what another variable forces; it is a multiple of ``align`` bytes. Across nodes, or
-    with the memory saver, calls in graphs have the eager thresholds.
+    with the memory saver, the thresholds of eager calls also apply to calls in graphs.
     """
     row = _sglang_row(situation, release, given)
     if row is None:
@@ -645,9 +646,11 @@ def at_least_rows(situation: Situation, _: EngineRelease, given: Given) -> Passe
 
 @rule
 def outside_listed_tokens(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """The table of numbers of rows, by generation, ranks and columns, does not assign the tensor to NCCL.
+    """TensorRT-LLM's table does not leave a tensor of this many rows to NCCL.
 
-    Columns and rows are rounded to powers of two. BadInput if the table has no such number of ranks or columns.
+    The table has the rows that are left to NCCL for each GPU generation, number of ranks and number of columns. Columns
+    and rows are rounded to powers of two. BadInput if the table has no such number of ranks or columns, or if the
+    number of columns is not known.
     """
     if situation.hidden_size is None:
         raise BadInput(f"TensorRT-LLM chooses by the number of rows: add {option('hidden_size')}")

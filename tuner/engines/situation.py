@@ -17,8 +17,8 @@ class Situation:
     memory. ``multicast``: the GPUs of a node can allocate multicast memory. ``one_domain``: all nodes are in one NVLink
     domain. ``graph``: the call is captured in a CUDA graph. ``hidden_size`` is the number of columns of the tensor,
     None if it is not known. ``switches`` are the values of the engine's environment variables and arguments, by name.
-    ``without`` are names of implementations that are off according to a log, for a reason that no condition covers.
-    ``drafts`` is the number of draft tokens per sequence.
+    ``without`` names implementations that a log says are off, for a reason that no condition covers. ``drafts`` is the
+    number of draft tokens per sequence.
     """
 
     capability: int

@@ -67,5 +67,5 @@ def multiples(number: int) -> Sizes:
 
 
 def outside(low: int, high: int) -> Sizes:
-    """All sizes up to ``low`` and from ``high`` on, both included."""
+    """All sizes up to ``low`` and all sizes from ``high`` on; ``low`` and ``high`` themselves are included."""
     return Sizes(((1, low), (high, LARGEST_BYTES)))

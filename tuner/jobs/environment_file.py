@@ -169,8 +169,8 @@ def _assigned(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def effects(scenario: Scenario, found: VariablesInFile) -> FileEffects:
-    """What each variable of a file by itself does to the scenario, if the scenario does not have it. Raises the errors
-    of the scenario.
+    """What each variable of a file by itself does to the scenario. Variables that the scenario itself sets are not
+    tried, as the scenario's values win. Raises the errors of the scenario.
     """
     nccl, before, has = load(scenario.nccl), _picks(scenario), scenario.environment or {}
     values = {name: value for name, value in found.values.items() if name not in has}

@@ -64,8 +64,8 @@ def reader_of(kind: FileKind) -> Callable[[Path, KnownFacts], FileDiagnosis]:
 def diagnose(
     files: Sequence[Path], options: DiagnosisOptions, progress: Progress = lambda read_bytes: None
 ) -> list[FileDiagnosis]:
-    """Diagnoses each file; the gravest diagnosis comes first, and a log with results in it has two. BadInput if no file
-    is given; also raises what ``describe`` raises for an unknown machine or release.
+    """Diagnoses each file; the gravest diagnosis comes first. A log with results in it has two diagnoses, as a log and
+    as results. BadInput if no file is given; also raises what ``describe`` raises for an unknown machine or release.
 
     Logs and other output of one job are diagnosed together; a folder of no known kind stands for all its files. If a
     file has no known kind, or its reader refuses it, its diagnosis is that it cannot be judged. ``progress`` is called

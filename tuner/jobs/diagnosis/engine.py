@@ -20,7 +20,8 @@ MOST_BYTES = 32 << 20  # of a log; an engine says at its start what it has
 
 
 def start_of(file: Path) -> bytes:
-    """The beginning of a file that can be read in pieces, or all of any other file. BadInput if it cannot be read."""
+    """The first bytes of a file that can be read in pieces; all bytes of any other file. BadInput if the file cannot be
+    read."""
     if not is_plain_file(file):
         return read_bytes(file, BadInput)
     with file.open("rb") as opened:

@@ -72,8 +72,8 @@ def _rank_of_file(log: NcclLog) -> RankLog | None:
 
 
 def lines_threads(log: NcclLog) -> Iterator[Thread]:
-    """Threads whose lines say something about a rank, a warning, variables or the network; thread 0 stands for a
-    process.
+    """Yields the threads that wrote a log's lines about ranks, warnings, variables or the network. For lines about
+    variables or the network, thread 0 stands for the whole process.
     """
     yield from (each.thread for each in log.ranks)
     yield from (each.thread for each in log.warnings.values())

@@ -53,7 +53,9 @@ class FileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisOptions:
-    """Facts that a user gives about all files; None: the files say it. With ``gpu``, listings count as topologies.
+    """Facts that a user gives about all files; a fact that is None is read from the files.
+
+    If ``gpu`` is given, listings of a node are read as topologies.
 
     ``net_gbps`` and ``net_latency_us`` describe adapters, if a topology only says where they are.
     """
@@ -131,7 +133,7 @@ def refused(file: Path, kind: FileKind, error: TunerError, known: "KnownFacts") 
 
 
 def note(name: str, **facts: object) -> Finding:
-    """A note of a diagnosis; ``name`` is its code without the room."""
+    """A finding whose severity is NOTE; its code is ``diagnose.`` followed by ``name``."""
     return Finding(f"diagnose.{name}", Severity.NOTE, facts)
 
 
@@ -177,7 +179,8 @@ class KnownFacts:
             self.learnt.append(Finding("diagnose.learnt", Severity.NOTE, {"facts": said, "file": str(file)}))
 
     def scenario(self) -> Scenario:
-        """A scenario on nodes of the machine, or else of the topology. BadInput if neither is known."""
+        """A scenario on the known machine or, if no machine is known, on the known topology. BadInput if neither is
+        known."""
         if self.machine is None and self.topology is not None:
             return describe(topology=str(self.topology), nodes=self.nodes or 1, nccl=self.nccl)
         if self.machine is None:

@@ -211,11 +211,11 @@ def _has_bus_ids(machine: str, file: MeasurementFile) -> bool:
 
 
 def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str]]:
-    """The GPUs of a node that results name, and the machines of the catalogue that have this number of them, or else
-    more.
+    """The GPUs of a node, as results name them, and the names of the catalogue's machines that have such GPUs.
 
-    None and no machines if the results do not say which GPUs, or how many per node. Raises BadMeasurement, and BadInput
-    for a file without times.
+    These machines have as many GPUs per node as the results say or, if there is no such machine, more. Returns None and
+    no machines if the results do not say which GPUs a node has, or how many. Raises BadMeasurement, and BadInput for a
+    file without times.
     """
     table = file.table(Given())
     if not table.blocks:
