@@ -111,8 +111,8 @@ _JUDGED = (Kind.above_links, Kind.too_short)
 class ResultFile:
     """The rows of a result file that can be judged, and the problems of all of its rows.
 
-    ``names_release``: whether the file itself names its NCCL release; ``stand_in`` says which release stands in for one
-    that is not known. ``executed``: what NCCL's log says ran, by line.
+    ``names_release``: whether the file itself names its NCCL release. ``stand_in``: a note on the release that stands
+    in for the file's release, if that is not known. ``executed``: what NCCL's log says ran, by line.
     """
 
     path: Path
@@ -126,7 +126,7 @@ class ResultFile:
 
     @property
     def is_shipped(self) -> bool:
-        """Whether it is a shipped table, which is not compared with itself."""
+        """Whether the file is a shipped table, which is not compared with itself."""
         return self.table.name in measured.names() and not self.path.is_file()
 
     @property
@@ -156,7 +156,7 @@ class WrongResults:
 def wrong_results(file: MeasurementFile, given: Given) -> WrongResults | None:
     """The wrong results in a file, whatever machine it is from; None if all results were right, or none were checked.
 
-    BadMeasurement if it cannot be read.
+    BadMeasurement if the file cannot be read.
     """
     found = file.read(given)
     wrong = [block for block in found.blocks if block.wrong > 0]
@@ -179,8 +179,8 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
     """Reads the rows to judge on the machine of ``scenario``: from a path, a file that is read already, or a table's
     name.
 
-    BadMeasurement if it cannot be read or contradicts ``given``; CannotBeJudged if its GPUs are not NVIDIA's, so that
-    NCCL does not run on them.
+    BadMeasurement if the file cannot be read or contradicts ``given``. CannotBeJudged if the file's GPUs are not
+    NVIDIA's, so that NCCL does not run on them.
     """
     file = path if isinstance(path, MeasurementFile) else MeasurementFile(measured.file_of(path))
     path = file.path if isinstance(path, MeasurementFile) else path
@@ -263,11 +263,11 @@ def _other_machine(table: Measurements, scenario: Scenario) -> Iterator[Problem]
 
 @dataclass(frozen=True, slots=True)
 class AcceptOptions:
-    """Options of ``accept``: the machine and its settings, and what the files have to agree with.
+    """Options of ``accept``: the machine and its settings, and the facts that the files must not contradict.
 
     ``given`` has the release, nodes and GPUs that the user named. ``calibration``: a name or file; None takes the
-    calibration of the machine. ``like``: a run of the same cluster on a healthy day, whose times are the expected ones
-    instead. ``log``: what a separate log of the run shows; log lines in the result files are read as well.
+    calibration of the machine. ``like``: a run of the same cluster on a healthy day; its times are then the expected
+    times. ``log``: what a separate log of the run shows; log lines in the result files are read as well.
     """
 
     scenario: Scenario
@@ -343,8 +343,8 @@ class Acceptance(Framed):
     ``judged``: whether there is a verdict; if not, ``missing`` says what would allow one. ``sizes`` has every size that
     was judged, ``skipped`` counts the other rows by reason. ``expected_by`` says where the expected times come from.
     ``diagnosis``: the faults that explain a loss, the best explanation first. ``passes_as``: releases with which all
-    sizes would pass, if some fail and the files name no release. ``findings``: all of this as codes with facts, the
-    verdict first; only wrong results come before it.
+    sizes would pass, if some fail and the files name no release. ``findings``: the whole answer as codes with facts.
+    The verdict comes first; only findings of wrong results come before it.
     """
 
     passes: bool = field(metadata=json_form(key="pass"))
@@ -382,8 +382,8 @@ class Acceptance(Framed):
 def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acceptance:
     """Judges the results of ``files``, which are paths or files that are read already.
 
-    Sizes that are too slow or too fast fail, and so do rows that cannot be true. Wrong results fail whatever else can
-    be judged: none of the errors below is raised where a file has them, and a finding says the error.
+    Sizes that are too slow or too fast fail, and so do rows that cannot be true. Wrong results fail, whatever else can
+    be judged. If a file has any, none of the errors below is raised; a finding then has the error's text.
 
     BadMeasurement if a file cannot be read, contradicts ``asked``, or has no times. CannotBeJudged if every row is left
     out or has an unknown release. BadInput if the scenario or calibration is invalid.

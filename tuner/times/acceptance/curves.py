@@ -36,7 +36,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class CurveKind:
-    """The properties that all rows of a curve share. ``sockets``: whether they used TCP sockets between nodes."""
+    """The properties that all rows of a curve share. ``sockets``: whether the calls used TCP sockets between nodes."""
 
     shape: ConfiguredShape
     request: Request | Exchange

@@ -99,7 +99,7 @@ class Expected:
 
     ``sure``, ``high`` and ``far`` are factors over the time: up to ``sure`` a size is healthy, above ``high`` it is
     slow. The two largest sizes fail if both are slow. Above ``row`` a size fails together with two others near it,
-    above ``far`` by itself. ``open``: whether a size with a time below ``high`` is not judged.
+    above ``far`` by itself. ``open``: whether a size gets no verdict if its time is below ``high``.
     """
 
     time_us: Array
@@ -397,8 +397,8 @@ def _nvlinks(node: Topology) -> int:
 
 
 class ReferenceRun(Expectation):
-    """Expects the times of an earlier run of the same cluster. With a fault, they are multiplied by the ratio of
-    modelled times.
+    """Expects the times of an earlier run of the same cluster. With a fault, these times are multiplied by the ratio of
+    the modelled times with the fault to those without it.
     """
 
     def __init__(self, scenario: Scenario, calibration: str | None, curves: Sequence[Curve]) -> None:
@@ -444,10 +444,9 @@ def by_public_runs(
     where: Mask | None = None,
     by: TimeLimits | None = None,
 ) -> Expected | None:
-    """Expected times from public runs at the sizes that have enough runs and are set in ``where``, else the modelled
-    times.
+    """Expected times: from public runs for sizes that have enough runs and are selected by ``where``, else as modelled.
 
-    ``by``: limits instead of the shipped ones. Returns None if no size has three runs that are similar enough.
+    ``by``: limits to use instead of the shipped ones. Returns None if no size has three runs that are similar enough.
     """
     found = public_runs.typical(compared, curves, by)
     known = found.nearness >= 0

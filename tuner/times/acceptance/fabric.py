@@ -73,7 +73,8 @@ _ODD_PARTS = (1 / 2, 1 / 3, 1 / 4)  # parts of the bandwidth for which uplinks a
 @dataclass(frozen=True, slots=True)
 class FabricFacts:
     """Facts that can exclude causes. ``adapters``: the number of adapters of a node, 0 if not known. ``reduces``:
-    whether its NVSwitches reduce. ``as_picked``: whether the log shows NCCL's own choice at every slow size.
+    whether the NVSwitches of a node can reduce. ``as_picked``: whether the log shows NCCL's own choice at every slow
+    size.
     """
 
     network: Network

@@ -58,8 +58,9 @@ class Fault:
     """One fault, in words, and the shares of the bandwidth that it leaves inside a node and between nodes.
 
     ``hop``: factor on the latency of each step between nodes. ``without_nvls``: NVLS is off. ``missing``: how many
-    parts failed, if there are several of a kind. ``rare``: prior penalty, as a natural logarithm. ``channels``: whether
-    NCCL's search then finds fewer channels (where they divide) instead of slower ones; both occur.
+    parts failed, if the machine has several parts of that kind. ``rare``: prior penalty, as a natural logarithm.
+    ``channels``: whether NCCL's search with the fault finds fewer channels (where they divide evenly) rather than
+    slower channels; either can occur.
     """
 
     resource: Resource

@@ -48,8 +48,8 @@ def in_findings(
 ) -> Iterator[Finding]:
     """All findings, the verdict first; only wrong results come before it.
 
-    ``ends_early``: whether a file ends within a row. ``other_links`` say that NVLinks differ from the calibration's.
-    ``fabric``: the remaining causes of a loss, by calls in words.
+    ``ends_early``: whether a file ends within a row. ``other_links``: findings that say that the machine's NVLinks
+    differ from the calibration's. ``fabric``: the remaining causes of a loss; the key describes the calls in words.
     """
     yield from map(wrong_results, wrong)
     yield _verdict(made, losses, ends_early=ends_early)

@@ -77,7 +77,7 @@ class JudgedCurve:
     @property
     def known(self) -> Mask:
         """Which deciding sizes are judged, as a mask. An isolated slow size does not count as judged, because a slower
-        row would help otherwise.
+        row could otherwise make the verdict better.
         """
         known = np.array([each not in (SizeVerdict.not_judged, SizeVerdict.isolated) for each in self.verdicts])
         return np.asarray(known[decisive(self.curve.bytes)])
@@ -127,7 +127,7 @@ def start_us(curve: Curve, expected: Expected) -> float | None:
     """How much later than expected a curve's calls start, us, at least 0; None if no size shows it. No verdict uses it.
 
     The delay is the median over sizes below 1 MiB or, if there are no such sizes, over sizes up to 4 MiB. The result is
-    at most the difference between ways of launching, because the fabric does not cause such delays.
+    limited to the most that a way of launching adds to calls, because the fabric does not cause such delays.
     """
     extra = curve.time_us - expected.time_us
     for below, most_us in ((HOST_BYTES, MOST_START_US), (2**22 + 1, MOST_FIRST_US)):

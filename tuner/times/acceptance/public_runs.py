@@ -93,7 +93,7 @@ class MachineClass:
         return self.sm // 10
 
     def has_links_of(self, other: "MachineClass") -> bool:
-        """Whether a GPU's links and the adapters are as fast as the other's."""
+        """Whether a GPU's links and a node's adapters are as fast in this class as in the ``other`` class."""
         return _near(self.gpu_gbs, other.gpu_gbs) and _near(self.node_gbs, other.node_gbs)
 
 
@@ -103,9 +103,9 @@ class PublicCurve:
     time that the links allow.
 
     ``nodes`` counts NVLink domains if there are any, ``gpus_per_node`` the GPUs of each. ``forced``: algorithm and
-    protocol, as in ``Ring/Simple``, empty if NCCL chose. ``gpu`` is a text for the reader. ``adapters`` (how many a
-    node has) and ``adapter_gbps`` (1e9 bits per second each) are None if not known. ``own``: whether the user kept this
-    run.
+    protocol, as in ``Ring/Simple``, empty if NCCL chose. ``gpu`` names the GPU in texts for the reader. ``adapters``
+    (how many a node has) and ``adapter_gbps`` (1e9 bits per second each) are None if not known. ``own``: whether the
+    user kept this run.
     """
 
     table: str
@@ -192,7 +192,7 @@ class TypicalTimes:
 
 
 def class_of(communicator: Comm, topology: Topology, gpus: int, network: Network, *, nvls: bool) -> MachineClass:
-    """The class of a machine if ``gpus`` GPUs of each node take part; ``nvls``: False if it was switched off."""
+    """The class of a machine if ``gpus`` GPUs of each node take part; ``nvls``: False if NVLS was switched off."""
     several = communicator.nodes > 1
     here = min(gpus, len(topology.gpus))
     ring = communicator.graphs[Algorithm.Ring]
@@ -361,7 +361,7 @@ def band(nodes: int) -> int:
 
 def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits | None = None) -> TypicalTimes:
     """Typical times at the curve's sizes, from the most similar class with three runs; the user's own runs come first.
-    ``by``: limits instead of the shipped ones.
+    ``by``: limits to use instead of the shipped ones.
     """
     count = len(curve.bytes)
     log_us, runs = np.full(count, np.nan), np.zeros(count, np.int64)
@@ -393,8 +393,8 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits 
 def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -> tuple[Array, np.ndarray, np.ndarray]:
     """Three arrays with one element per size: the median over sites, the number of runs and the number of sites. The
     medians are taken of the logarithms of the times in us or, without ``times``, of the logarithms of the times divided
-    by what the links allow. The values are NaN if fewer than three runs, and none of the user's own, have the size.
-    ``sizes``: bytes.
+    by what the links allow. The median is NaN if fewer than three runs have the size, unless one of these is the user's
+    own run. ``sizes``: bytes.
     """
     found, number, sites = np.full(len(sizes), np.nan), np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
     if len({each.name for each in those}) < LEAST_RUNS and not any(each.own for each in those):
@@ -438,7 +438,8 @@ def _median(values: Array) -> Array:
 class RankedRun:
     """How a run's bandwidth (GB/s) ranks among healthy runs of its class at one size; rank 1 is the fastest.
 
-    ``runs`` counts the other runs, ``names`` are the names of their tables. ``gpus`` and ``adapters`` are texts.
+    ``runs`` counts the other runs, ``names`` are the names of their tables. ``gpus`` and ``adapters`` describe the
+    hardware of these runs in words.
     """
 
     collective: str

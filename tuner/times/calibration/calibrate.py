@@ -83,7 +83,10 @@ def exchanges_of_tables(tables: Sequence[Measurements], sites: Sequence[Site]) -
 
 
 def fit_exchanges(measured: MeasuredExchanges) -> Mapping[str, float]:
-    """The parameters that fit the times and priors best. Loss: softened absolute differences of logarithms."""
+    """The parameters that fit the times and priors best.
+
+    The fit minimises softened absolute differences of logarithms.
+    """
     names = list(PARAMETERS)
     believed = np.log([PARAMETERS[name].median for name in names])
     widths = np.array([PARAMETERS[name].log_sd for name in names])
@@ -99,8 +102,9 @@ def fit_exchanges(measured: MeasuredExchanges) -> Mapping[str, float]:
 
 
 def exchange_scatter(measured: MeasuredExchanges, parameters: Mapping[str, float]) -> float:
-    """Mean absolute logarithm of modelled over measured times, averaged with the usual value, which counts as some
-    rows.
+    """Mean absolute logarithm of modelled over measured times, averaged with the usual value.
+
+    The usual value has the weight of a fixed number of rows.
     """
     off = np.abs(np.log(point_to_point.times_us(parameters, measured.calls) / measured.times_us))
     return float((off.sum() + _BELIEVED_ROWS * _BELIEVED_SCATTER) / (len(off) + _BELIEVED_ROWS))
@@ -114,8 +118,9 @@ class CalibrationSource:
     """The tables from which a shipped calibration is made. ``machine`` is empty if the tables name the machine.
 
     ``base``: for a site, the calibration that supplies the part inside nodes. Without ``base``, rows between nodes are
-    left out, except if the machine is a single site. ``instances``: names of the instance type of all tables. Such
-    tables are healthy runs of several clusters, placed as ``tables/splits.toml`` says.
+    left out unless ``site`` says that the machine is a single site. ``instances``: names of the instance type, if all
+    tables are from machines of one such type. These tables are healthy runs of several clusters, placed as
+    ``tables/splits.toml`` says.
     """
 
     name: str
@@ -402,8 +407,7 @@ _SAME = ("nccl", "gpu", "launch", "cuda_graph", "network")
 def table_of(
     files: Sequence[Path], facts: Header, given: Given, topology: Topology | None
 ) -> tuple[Measurements, tuple[tuple[Path, Problem], ...]]:
-    """Joins the rows of all files under one header; also returns the problems for which no row was refused, with their
-    files.
+    """Joins the rows of all files under one header; also returns each problem that refuses no row, with its file.
 
     The files supply what ``facts`` leaves empty. BadMeasurement if a file cannot be read, is refused (``plausible``),
     or has another release, GPU or way of launching than the other files. BadInput if a package that is needed to read a

@@ -23,8 +23,8 @@ _SHARE = 0.1  # share of the largest part below which another constant's effect 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The columns of a Jacobian that are fitted. ``alike`` expresses the other columns as combinations of these ({} for
-    a column without effect).
+    """The columns of a Jacobian that are fitted. ``alike`` expresses each other column as a combination of fitted
+    columns, a factor for each ({} for a column without effect).
     """
 
     fitted: tuple[int, ...]
@@ -173,10 +173,11 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FitProblem:
-    """The calls to fit, one element per call: logarithms of times in us, and one over the deviations of these.
+    """The calls to fit, one element per call: logarithms of times in us, and one over the deviations of these
+    logarithms.
 
-    ``used`` is the mask of these among the calls that :class:`Forward` computes. ``octave`` is log2 of each call's
-    size, rounded down.
+    ``used`` is a mask that selects these calls among all calls that :class:`Forward` computes. ``octave`` is log2 of
+    each call's size, rounded down.
     """
 
     forward: Forward

@@ -119,8 +119,8 @@ _FACTORS = {8.0: "bits for bytes", 1e3: "milliseconds, microseconds and nanoseco
 def common_factor(ratios: Array, nbytes: Array) -> float | None:
     """The factor by which all times are off; None if there are too few times, or if no single factor explains them.
 
-    ``ratios``: measured over expected time per size. ``nbytes``: the sizes in bytes; some have to be below 1 MiB, some
-    above.
+    ``ratios``: measured over expected time per size. ``nbytes``: the sizes in bytes. There is no factor either unless
+    some sizes are below 1 MiB and some are not.
     """
     off = np.log(ratios)
     if np.isnan(off).any():
@@ -152,13 +152,14 @@ _PEAK = 0.6  # the best bandwidth that real machines reach is at least this shar
 def judge(table: Measurements, topology: Topology | None, trays: int | None = None) -> tuple[Problem, ...]:
     """The problems of all rows. ``topology`` is the topology of one node, None if not known.
 
-    ``trays``: the number of such nodes in an NVLink domain, within which adapters carry nothing; None without a domain.
+    ``trays``: the number of such nodes in an NVLink domain; within a domain, adapters carry nothing. None without a
+    domain.
     """
     return (*problems(table), *(() if topology is None else _beyond(table.blocks, topology, trays)))
 
 
 def usable(table: Measurements, found: Sequence[Problem], despite: Collection[Kind] = ()) -> Measurements:
-    """The table without the rows that the problems refuse; problems of the kinds ``despite`` refuse none."""
+    """The table without the rows that the problems refuse; problems of a kind in ``despite`` refuse no row."""
     out = {line for each in found if each.refused and each.kind not in despite for line in each.lines}
     if any(each.kind in (Kind.mixed_machines, Kind.mixed_releases) for each in found):
         out = {row.line for row in table.blocks}

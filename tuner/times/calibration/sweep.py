@@ -106,7 +106,7 @@ def _bends(error: Array) -> bool:
 
 
 def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Terms:
-    """The steps and the bytes of the collective that the files measured, on the number of ranks that they used.
+    """The steps and bytes of ``algorithm`` for the collective and the number of ranks that the files measured.
     BadMeasurement if files differ in collective or ranks, or if no number of ranks is known.
     """
     for sweep in sweeps:

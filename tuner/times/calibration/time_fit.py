@@ -40,8 +40,8 @@ class MeasuredTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeFit:
-    """Result of a fit. ``start_factors``: start_us of each way of launching over start_us of the first. ``left``: how
-    many more rows than parameters there are, which limits how many values the curves have.
+    """Result of a fit. ``start_factors``: start_us of each way of launching over start_us of the first. ``left``: the
+    number of rows less the number of parameters, which limits how many values the surface's curves have.
     """
 
     parameters: Mapping[str, float]
@@ -53,8 +53,8 @@ class TimeFit:
 def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[str, float] | None = None) -> TimeFit:
     """The parameters that fit the times and priors best, and the surface of the differences that they leave.
 
-    ``beliefs``: the priors' medians by name; ``begin``: parameters near the result, if known. Loss: softened absolute
-    differences of logarithms.
+    ``beliefs``: the priors' medians by name; ``begin``: parameters near the result, if known. The fit minimises
+    softened absolute differences of logarithms.
     """
     times = TimesOfCalls(measured.calls)
     names = _reached(times, beliefs)

@@ -213,7 +213,7 @@ class FitReport(Framed):
     """Answer of :func:`fit`: ``out`` is the file that was written, or None. As a data frame, it has one row per
     constant.
 
-    ``held_out``: errors on sessions and communicators when the fit used only the others.
+    ``held_out``: errors on sessions and communicators that were left out of a separate fit.
     """
 
     out: Path | None
@@ -265,9 +265,10 @@ def fit(
     ``files`` are what ``nccl-tuner measure`` wrote; several numbers of nodes distinguish more constants. A constant
     that the files cannot determine keeps NCCL's value. Every fourth size is held out to measure the errors. Sessions
     and communicators are held out, too, each from a separate fit. ``out`` is a file of fitted constants to write, which
-    ``communicator(constants=...)`` takes; ``command`` is named in it. ``progress`` is called with each step, which may
-    take a while, before it begins. ``measured`` is what was already read from files of other kinds. BadMeasurement for
-    files with nothing to fit, or from several machines or releases. BadInput if ``out`` cannot be written.
+    ``communicator(constants=...)`` takes. ``command``: the command line that this file names as its origin.
+    ``progress`` is called with each step, which may take a while, before it begins. ``measured`` is what was already
+    read from files of other kinds. BadMeasurement for files with nothing to fit, or from several machines or releases.
+    BadInput if ``out`` cannot be written.
     """
     progress("reading")
     observed = _observed(files, measured)
@@ -289,9 +290,9 @@ def fit_alpha_beta(
 ) -> AlphaBetaReport:
     """Fits a latency and a bandwidth for each collective and combination, from files of one machine and one release.
 
-    ``cost_table`` is a decision table to write, with the times as ``cost`` rows for the plugin; ``command`` is named in
-    it. ``measured`` is as for :func:`fit`. BadMeasurement if files have nothing to fit, or come from several machines
-    or releases. BadInput if ``cost_table`` cannot be written.
+    ``cost_table`` is a decision table to write, with the times as ``cost`` rows for the plugin. ``command``: the
+    command line that this table names as its origin. ``measured`` is as for :func:`fit`. BadMeasurement if files have
+    nothing to fit, or come from several machines or releases. BadInput if ``cost_table`` cannot be written.
     """
     observed = _observed(files, measured)
     fits, without = alpha_betas(observed)

@@ -35,9 +35,9 @@ class Scores:
     """The errors of the predictions of one split: ``off`` has, per row, the absolute logarithm of predicted over
     measured time.
 
-    ``scatter``: the fit's scatter near each row. ``unit``: the number that is multiplied by the factor of the kind of
-    extrapolation. Between nodes, with many rows of a site, ``scatter`` is half the interval for another day or release,
-    and ``unit`` is the scatter of similar calls before widening.
+    ``scatter``: the fit's scatter near each row. ``unit``: the number that the factor of the split's kind of
+    extrapolation multiplies. Between nodes, with many rows of a site, ``scatter`` is half the interval for another day
+    or release, and ``unit`` is the scatter of similar calls before widening.
     """
 
     kind: CarriedOver
@@ -49,11 +49,11 @@ class Scores:
 
 
 def learn(scores: Iterable[Scores]) -> Factors:
-    """Learns a factor for each kind of extrapolation: the conformal quantile of its errors, every split with equal
-    weight.
+    """Learns a factor for each kind of extrapolation: a conformal quantile of errors, with the same weight for every
+    split.
 
-    For other sizes the errors themselves count. For other kinds the errors in addition to those count, as independent
-    errors add.
+    For the extrapolation to other sizes, the quantile is of the errors themselves. For every other kind, it is of the
+    part of the errors that other sizes do not explain, as squares of independent errors add up.
     """
     everything = list(scores)
     between = [_beside(each, 1.0) for each in everything if each.kind is CarriedOver.nodes]
@@ -67,7 +67,7 @@ def learn(scores: Iterable[Scores]) -> Factors:
 
 
 def learn_scaled(scores: Iterable[Scores]) -> Factors:
-    """Learns the factors if the errors of all kinds are in units of the scatter."""
+    """Learns the factors for calls where the errors of all kinds of extrapolation are in units of the scatter."""
     known = _tried(scores)
     never = max(known.values()) * _NEVER_TRIED
     return {kind: known.get(kind, never) for kind in ON_ONE_NODE}
@@ -305,7 +305,9 @@ def error_of(split: Split) -> tuple[float, int]:
 
 
 def of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
-    """The scores of other machines. For kinds that were only tried on this machine, the scores of its other splits."""
+    """The scores of other machines than the split's. For kinds of extrapolation that no other machine tried, adds the
+    scores of the same machine's other splits.
+    """
     others = [score for score in scores if score.machine != split.machine]
     tried = {score.kind for score in others}
     own = [score for score in scores if score.kind not in tried and score.split != split]

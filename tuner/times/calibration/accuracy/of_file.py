@@ -124,9 +124,9 @@ def of_file(
 ) -> FileAccuracy:
     """Compares the rows of a file that NCCL's model can answer for with the calibration of their machine.
 
-    Rows of ``update`` move the calibration first, and are not judged.
+    The rows of ``update`` update the calibration first and are not judged.
 
-    BadMeasurement if there is no such row. BadInput and BadCalibration as :func:`choose` raises them.
+    BadMeasurement if no row is left to judge. BadInput and BadCalibration as :func:`choose` raises them.
     """
     given = {_call(row) for row in update.blocks} if update is not None else set()
     table = replace(table, blocks=tuple(row for row in table.blocks if _call(row) not in given))
