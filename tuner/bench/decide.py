@@ -141,9 +141,9 @@ def decide(
     table says so. Without ``constants``, a row ends halfway between two measured sizes. With a file of fitted
     ``constants``, it ends where the times that they predict for the two choices cross. ``command`` is the command line
     that the table names as its origin. BadMeasurement for files that cannot be judged, or two files of one communicator
-    size. CannotBeJudged if no size has two choices. BadConstants if the constants are invalid. BadInput if the table
-    cannot be written. MeasuringFailed if the A/B run fails. OtherRank on a launcher's processes other than the first,
-    which take part in the A/B run and write nothing.
+    size. CannotBeJudged if at no size another choice was measured besides NCCL's pick. BadConstants if the constants
+    are invalid. BadInput if the table cannot be written. MeasuringFailed if the A/B run fails. OtherRank on a
+    launcher's processes other than the first, which take part in the A/B run and write nothing.
     """
     given, out = paths(files), Path(out)
     fitted = None if constants is None else Path(constants)

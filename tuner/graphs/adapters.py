@@ -15,7 +15,7 @@ from tuner.release.search import Routing
 
 
 def nearest(system: System, node: SystemDevice, kind: DeviceKind) -> tuple[list[int], int]:
-    """The devices of one kind that a device reaches best, by number, and the type of the paths to them.
+    """The numbers of the devices of one kind that a device reaches best, and the type of the paths to them.
 
     The best path has the most bandwidth, and among equals the nearest type. The type is DIS if the device reaches none.
     """
@@ -44,8 +44,10 @@ class LocalNets:
         self.policy = variables.text("NCCL_NETDEVS_POLICY") if routing.nets_policy else None
 
     def of_gpu(self, gpu: GpuDevice) -> list[int]:
-        """The adapters that channel 0, 1, ... of a GPU use, until they repeat. BadTopology if the GPU reaches no
-        adapter."""
+        """The adapters of a GPU's channels 0, 1, ...; further channels begin again at the first of them.
+
+        BadTopology if the GPU reaches no adapter.
+        """
         if self.routing.local_nets == "by_masks":
             return self._by_masks(gpu)
         nets, _ = nearest(self.system, gpu, DeviceKind.NET)
@@ -145,7 +147,7 @@ class LocalNets:
 
 
 def max_nets(policy: str) -> int:
-    """The n of NCCL_NETDEVS_POLICY=MAX:n; 0 if the variable does not limit the number."""
+    """The number n in NCCL_NETDEVS_POLICY=MAX:n; 0 if the variable has another value, and so sets no limit."""
     digits = policy.upper().removeprefix("MAX:")
     return int(digits) if digits.isdecimal() else 0
 
@@ -287,7 +289,7 @@ class Adapters:
 
 
 def relay(system: System, path: Path) -> GpuDevice:
-    """The GPU between, for a path that goes over another GPU (PXN); ncclTopoGetIntermediateRank.
+    """The other GPU over which a path to a network device leads (PXN), as ncclTopoGetIntermediateRank finds it.
 
     BadInput if NCCL does not find it.
     """

@@ -118,7 +118,7 @@ class _Builder:
         return self._hosts.index(host)
 
     def own(self, number: int) -> int:
-        """The id of a device on the host that is being read (NCCL_TOPO_ID, topo.h)."""
+        """The id of a device of the current host: the number of the host and that of the device (NCCL_TOPO_ID, topo.h)."""
         return (self.host << HOST_BIT) + (number & (1 << HOST_BIT) - 1)
 
     def add_cpu(self, element: ET.Element) -> None:
@@ -217,7 +217,7 @@ class _Builder:
             join(net, nic, "NET", gbs)
 
     def hardware(self, bus: int) -> SystemDevice:
-        """The GPU at which the links of this element end."""
+        """The GPU with this bus id, at which links begin. BadTopology if no GPU in use has it."""
         kind = DeviceKind.DEV if self.devices.gpu_and_rank_apart else DeviceKind.GPU
         gpu = self.system.find(kind, self.own(bus))
         if gpu is None:
@@ -288,8 +288,11 @@ def join(parent: SystemDevice, node: SystemDevice, kind: str, gbs: float) -> Non
 
 
 def connect(node: SystemDevice, far: SystemDevice, kind: str, gbs: float) -> None:
-    """Adds one direction of a link: its bandwidth is added to a link that exists, or a new link is made. Wide links
-    come first (ncclTopoConnectNodes)."""
+    """Adds one direction of a link to the links of ``node`` (ncclTopoConnectNodes).
+
+    If the node already has a link of this kind to the same device, the bandwidth is added to that link. The node's
+    links stay sorted by bandwidth, the widest first.
+    """
     links = node.links
     at = next((at for at, link in enumerate(links) if link.to is far and link.kind == kind), len(links))
     link = links.pop(at) if at < len(links) else Link(kind, far, 0.0)

@@ -23,8 +23,9 @@ OF_ANOTHER_FORM = (ValueError, KeyError, TypeError, AttributeError, IndexError, 
 
 
 def find(request: SearchRequest, nccl: str) -> Mapping[str, OrderedGraph]:
-    """The graphs that NCCL release ``nccl`` finds, by name, without those that have no channels. Each request is
-    searched only once.
+    """The graphs with channels that NCCL release ``nccl`` finds, by name.
+
+    A request is searched only once; after that, its result is kept.
 
     Raises BadTopology for a wrong topology, and BadInput if NCCL refuses the request.
     """
@@ -45,8 +46,10 @@ def _searched(key: str, request: str, nccl: str) -> SearchResult:
 
 
 def searched(request: SearchRequest, nccl: str) -> SearchResult:
-    """All graphs of the search, also those without channels. BadTopology if the topology is invalid, BadInput if NCCL
-    refuses the request."""
+    """The result of the search, which has all graphs, also those without channels.
+
+    BadTopology if the topology is invalid, BadInput if NCCL refuses the request.
+    """
     text = json.dumps(asdict(request), sort_keys=True)
     return _searched(key_of(text, rules_of(nccl)), text, nccl)
 

@@ -6,17 +6,20 @@ v2.28.9-1.
 NCCL's functions call each other: a channel begins (SearchRec), enters from an adapter (SearchRecNet) or begins at a
 GPU, goes from GPU to GPU (SearchRecGpu), leaves for the network, and when it is done the next channel begins, until the
 graph has all channels or nothing is left to try. Each function takes bandwidth from links before it calls the next one,
-and returns the bandwidth afterwards. Here each of them is a generator that yields the states to continue with, a
-``State``, and returns what it took when it is asked for the next one; :meth:`ChannelSearch._lay` keeps the unfinished
-ones, innermost last, as C's stack does, because a search is deeper than Python's stack. So these are one cycle:
+and returns the bandwidth afterwards. Here each of these functions is a generator, which yields every ``State`` from
+which the search continues. When it is asked for the next state, it first gives back the bandwidth that it took for the
+last one. :meth:`ChannelSearch._lay` keeps the unfinished generators in a list, the innermost last, because a search is
+too deep for Python's stack. The functions follow each other in this cycle:
 
 _next_channel -> from_nets or _from_gpus -> _from_state -> _to_peers, _to_first, to_nets, _through_all -> _channel_done,
 which compares with the best -> _next_channel
 
-A try is an entry of ncclTopoSearchRecGpu, here each state that is continued. NCCL stops after a number of tries, so the
-graph depends on every try and on their order, and both are kept exactly. C does most searches
-(:mod:`tuner.graphs.compiled`); without it, for heads, and for recorded searches, three things make this fast without
-changing the result:
+NCCL counts a try whenever it enters ncclTopoSearchRecGpu; here, a try is a state from which the search continues. NCCL
+stops after a certain number of tries. The graph therefore depends on every try and on the order of tries, and both are
+the same here.
+
+Most searches are made in C (:mod:`tuner.graphs.compiled`). This module makes the others: searches for heads, recorded
+searches, and all searches if the C part was not built. Three things make it fast without changing the result:
 
 * :meth:`ChannelSearch._straight_on` goes over GPUs with one neighbour in a loop, without yielding each; it counts a try
   for each of them, as if it had.

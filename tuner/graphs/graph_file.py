@@ -167,7 +167,7 @@ NOT_SEARCHED = OrderedGraph(EMPTY, ())
 
 
 def text(found: Mapping[str, OrderedGraph], form: Dump) -> str:
-    """The text of the file that NCCL would write; a graph that was not searched has no channels in it."""
+    """The text of the file that NCCL would write; it lists a graph that was not searched without channels."""
     written = dict(found)
     if "nvls" in found and not form.nvls_heads_only:
         written["nvls"] = _filled(found["nvls"], found["ring"])

@@ -40,8 +40,12 @@ from tuner.release.search import Routing
 
 
 def prepared(request: SearchRequest, nccl: Release, variables: Environment) -> System:
-    """The system graph in which the request's rank searches. BadTopology if the topology is invalid, BadInput if NCCL
-    refuses it."""
+    """The system graph in which the request's rank searches.
+
+    It has paths, and lacks the devices that the rank does not use.
+
+    BadTopology if the topology is invalid, BadInput if NCCL refuses it.
+    """
     system = built(request, nccl)
     complete(system, request, nccl, variables)
     return system

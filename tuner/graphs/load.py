@@ -19,7 +19,7 @@ REVERSE_TRAFFIC_BELOW = 80  # compute capability below which a GPU sends back an
 
 
 class Taken(dict[float, float | None]):
-    """What is left of a bandwidth after taking an amount; None if there is less than that."""
+    """Maps a bandwidth to what is left after ``amount`` is taken from it; None if it is less than ``amount``."""
 
     def __init__(self, amount: float) -> None:
         self.amount = f32(amount)
@@ -31,7 +31,10 @@ class Taken(dict[float, float | None]):
 
 
 class Less(dict[float, float]):
-    """Subtracts an amount from a bandwidth. As for adapters in NCCL, the result is only rounded to float32."""
+    """Maps a bandwidth to what is left after ``amount`` is subtracted from it.
+
+    The result is only rounded to float32, not to a thousandth, as NCCL does it for adapters.
+    """
 
     def __init__(self, amount: float) -> None:
         self.amount = f32(amount)
@@ -43,7 +46,7 @@ class Less(dict[float, float]):
 
 
 class GivenBack(dict[float, float]):
-    """The bandwidth after an amount is given back."""
+    """Maps a bandwidth to what it is after ``amount`` is given back."""
 
     def __init__(self, amount: float) -> None:
         self.amount = f32(amount)
@@ -76,10 +79,11 @@ Step = tuple[int, Taken, GivenBack]
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """A path with the amounts that it takes from its links; ``back`` is set if the route also takes bandwidth from the
-    other direction of some links.
+    """A path, with the bandwidth that a channel on it takes from each link.
 
-    ``short`` is the index of the link that had too little left when the route was last refused.
+    ``back`` has what the route takes from the links' other directions; it is empty if the route takes nothing there.
+
+    ``short`` is the step over the link that had too little left when the route was last refused.
     """
 
     steps: tuple[Step, ...]

@@ -98,7 +98,11 @@ def duplicate(best: Trial, capability: int, by_generation: bool) -> None:
 
 
 class Attempts:
-    """The searches for one graph. Each relaxation returns whether it changed the request."""
+    """The searches for one graph.
+
+    If a search finds too little, one of ``relaxations`` makes the request less strict. Each of them is a function that
+    returns whether it changed the request.
+    """
 
     def __init__(self, bounds: Bounds, channels: ChannelSearch, best: Trial, allowed: int, first_same: bool) -> None:
         self.bounds, self.channels, self.best, self.rules = bounds, channels, best, bounds.rules
@@ -293,8 +297,10 @@ class SearchLoop:
         self.gpus = len(system.gpus)
 
     def compute(self, best: Trial, number: int | None = None) -> None:
-        """Searches the graph that ``best`` asks for and writes it into ``best``, or takes it from the graph file by its
-        id."""
+        """Searches the graph that ``best`` requests, and writes it into ``best``.
+
+        If the graph file has a graph with the id ``number``, it is taken from the file and not searched.
+        """
         allowed = self.bounds.cross_nic if len(self.system.nets) > 1 and best.pattern in MAY_CROSS else 0
         best.cross_nic = 1 if allowed == 1 else 0
         if self.rules.forced_crossing == "tried_first":

@@ -62,7 +62,11 @@ class Nets:
         self._widest: dict[int, tuple[float, list[int]]] = {}
 
     def listed(self, farthest: int, gpu: int) -> list[int]:
-        """The devices to try for a GPU (its number, or ``ANY_GPU``): first its own, then others up to a path type."""
+        """The network devices to try for a GPU, in order; ``gpu`` is its number, or ``ANY_GPU``.
+
+        The GPU's own devices come first, except in releases that go by the path type alone. Devices with paths of type
+        0 to ``farthest`` follow, the nearest type first.
+        """
         key = farthest, gpu
         if key not in self._listed:
             self._listed[key] = list(dict.fromkeys(self._list(farthest, gpu)))[: self._most(gpu)]

@@ -233,8 +233,8 @@ class NextGpus:
     def after(self, gpu: int, used: int, pattern: Pattern, near_net: int, net: int) -> list[int]:
         """The GPUs to try after ``gpu``; ``used`` has a bit for each GPU in the channel.
 
-        ``near_net`` is 1 if the next GPU leaves for the network, -1 if a later one does, and 0 if none does; ``net`` is
-        the network device that the channel came from.
+        ``near_net`` is 1 if the channel leaves for the network at the next GPU, -1 if it leaves at a later GPU, and 0
+        if it does not leave. ``net`` is the network device through which the channel entered.
         """
         if near_net == 0:
             found = self._by_paths(gpu, used)
@@ -279,7 +279,10 @@ class NextGpus:
         return [score[6] for score in scores]
 
     def neighbours_of(self, gpu: int, pattern: Pattern) -> tuple[int, ...]:
-        """The GPUs before and after a GPU by number; the one that NCCL tries first is the last of the list."""
+        """The GPUs with the numbers before and after that of a GPU, as far as the GPU reaches them.
+
+        The order is the reverse of NCCL's: NCCL tries the last one first.
+        """
         key = pattern, gpu
         if key not in self._near:
             last, following = (gpu - 1) % self.count, (gpu + 1) % self.count

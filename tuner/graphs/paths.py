@@ -13,8 +13,10 @@ from tuner.release.search import Routing
 
 
 def set_paths(system: System, routing: Routing, nvb: bool) -> None:
-    """Finds the paths to all CPUs, GPUs, network devices and NVSwitches. ``nvb``: paths may also pass one GPU by its
-    NVLinks."""
+    """Finds the paths to all CPUs, GPUs, network devices and NVSwitches.
+
+    If ``nvb`` is true, a path between two GPUs may lead over the NVLinks of a third GPU.
+    """
     for node in system.everything():
         node.paths.clear()
     for kind in (DeviceKind.CPU, DeviceKind.DEV, DeviceKind.GPU, DeviceKind.NET, DeviceKind.NVS):
@@ -187,7 +189,10 @@ class Peers:
         return types.PXB if x86 or cpu.arch == "arm64" else types.SYS
 
     def divert_all(self) -> None:
-        """Leads pairs without peer-to-peer through a CPU, and marks pairs that only the network joins."""
+        """Changes the paths between GPUs that do not use peer-to-peer.
+
+        The paths lead through a CPU. If only the network joins two GPUs, the path between them gets the type NET.
+        """
         system = self.system
         for target in system.gpus:
             for source in system.gpus:
@@ -241,7 +246,7 @@ class Peers:
         return not asked or source.peer_group == target.peer_group
 
     def connected(self, source: GpuDevice, target: GpuDevice) -> bool:
-        """Whether peer-to-peer or shared memory joins two GPUs, and the network is not better."""
+        """Whether NCCL connects two GPUs by peer-to-peer or shared memory, and not over the network."""
         if source.host != target.host and self.routing.hosts_joined == "always":
             return True
         if self.connected_by_memory(source, target):

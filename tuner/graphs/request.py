@@ -74,7 +74,7 @@ class SearchResult:
 
     @property
     def parts(self) -> int:
-        """The number of nodes as which NCCL treats this node."""
+        """How many nodes NCCL makes of this node: more than one if it treats the node as several."""
         return len(set(self.part_of_rank))
 
 

@@ -95,7 +95,10 @@ class Routes:
             self.trial.hops = int(f32(self.trial.hops) + f32(sign * route.part))
 
     def take_parts(self, parts: Parts) -> list[Route]:
-        """Takes one route after the other until a link has too little bandwidth. Returns the routes that were taken."""
+        """Takes the bandwidth of one route of ``parts`` after the other, until a link has too little left.
+
+        Returns the routes whose bandwidth was taken.
+        """
         taken = list[Route]()
         for ends, share in parts:
             route = self.route(ends, share)
@@ -150,7 +153,10 @@ def through_switch(gpus: int, head: int) -> Parts:
 
 
 def all_to_all(gpus: int, head: int) -> Parts:
-    """The paths of a CollNet direct channel: between its head and every other GPU, each for a part of the data."""
+    """The paths of a CollNet direct channel: from its head to every GPU, and from every GPU to the head.
+
+    Each takes 1 / (number of GPUs - 1) of the channel's bandwidth.
+    """
     part = float(f32(1.0) / f32(gpus - 1))
     parts: Parts = [((DeviceKind.GPU, head, DeviceKind.GPU, gpu), part) for gpu in range(gpus)]
     return parts + [((DeviceKind.GPU, gpu, DeviceKind.GPU, head), part) for gpu in range(gpus)]

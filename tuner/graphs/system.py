@@ -46,7 +46,7 @@ class PathTypes:
 
     @classmethod
     def of(cls, names: tuple[str, ...]) -> "PathTypes":
-        """The path types of a release that has these names in this order."""
+        """The path types of a release; ``names`` are its names of path types, the nearest first."""
         numbers = {name: names.index(name) if name in names else -1 for name in PATH_NAMES}
         return cls(**numbers, names=names)
 

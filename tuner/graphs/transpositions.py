@@ -55,8 +55,10 @@ class TranspositionTable:
 
     What follows from a state depends on the bandwidths left on links and adapters, on the GPUs and adapters of the
     channel and, if channels alternate, on the adapters of the last channel. The outcome depends on the order of the
-    channel's GPUs only if the next channel repeats that order: then states within the channel are not stored, and
-    states between channels have the order in their key. Rejections by links on the way are counted again each time.
+    channel's GPUs only if the next channel repeats that order. In this case, states within the channel are not stored,
+    and the keys of states between channels contain the order.
+
+    When a stored state is reached again, the rejections by links that followed from it are counted once more.
     """
 
     def __init__(self, load: Load, nets: Nets, net_left: list[float]) -> None:
@@ -89,8 +91,10 @@ class TranspositionTable:
         return self._state((at, first, entered, exited if has_exited else NOWHERE), left, self.repeated[channel])
 
     def between_channels(self, left: int, repeats: bool) -> SearchState:
-        """The state between two channels: one is done, and the next, which may repeat the order of its GPUs, has not
-        begun."""
+        """The state of the search when a channel is done and the next one has not begun.
+
+        ``repeats``: the next channel may repeat the order of GPUs of the one that is done.
+        """
         last = self.trial.channels - 1
         if not repeats:
             return self._state(None, left, None)

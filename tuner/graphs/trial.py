@@ -91,7 +91,7 @@ class Shortfall(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A link or an adapter, and the number of complete channels when it rejected another one."""
+    """A link or an adapter that rejected a channel, and the number of complete channels at that time."""
 
     channels: int
     number: int  # number of a link or an adapter
@@ -99,7 +99,10 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class RejectionLog:
-    """Links, adapters and paths that rejected a channel in one search, how often, and what was left the first time."""
+    """Which links, adapters and path types rejected a channel in one search, and how often.
+
+    For links, ``left`` has the bandwidth that was left at the first rejection.
+    """
 
     links: Counter[Position] = field(default_factory=Counter)
     # Adapters that had too little bandwidth for a channel to enter
@@ -148,7 +151,7 @@ class Recorder:
         self._trial, self._rejections = trial, RejectionLog()
 
     def end(self, best: Trial, tries: tuple[int, int], found: bool, known: bool) -> None:
-        """Ends the record of the current search; ``tries`` are (allowed, left)."""
+        """Ends the record of the current search; ``tries`` are the numbers of tries that were allowed and are left."""
         self.attempts.append(Attempt(self._trial.copied(), *tries, found, known, best.copied(), self._rejections))
 
     def link(self, number: int, left_gbs: float, needed_gbs: float) -> None:

@@ -92,7 +92,7 @@ def _directly_below(common: ET.Element, nodes: Sequence[ET.Element], parents: Pa
 
 
 def pci_above(node: ET.Element, parents: Parents) -> ET.Element:
-    """The nearest PCI device that an element is in, or the element itself if it is in none."""
+    """The nearest <pci> among an element and the elements around it; the element itself if there is none."""
     return next((above for above in chain(node, parents) if above.tag == "pci"), node)
 
 
@@ -185,7 +185,9 @@ def merged(
     variables: Environment,
     by_rail: bool = False,
 ) -> MergedAdapters:
-    """The merged adapters, keyed by name and port; ``by_rail``: whether NCCL_NET_MERGE_POLICY is RAIL by default.
+    """The groups of adapters that NCCL merges; ``adapters`` are the names and ports of all adapters.
+
+    ``by_rail``: the policy is RAIL if NCCL_NET_MERGE_POLICY is not set.
 
     BadInput for variables with which NCCL fails.
     """
@@ -524,7 +526,10 @@ def _fuse(into: ET.Element, other: ET.Element) -> None:
 
 
 def integer(element: ET.Element, name: str, default: int | None = None) -> int:
-    """A number in NCCL's XML, read like C's strtol. BadTopology if there is neither the attribute nor a default."""
+    """The value of an attribute as a number, read like C's strtol; ``default`` if the attribute is missing.
+
+    BadTopology if the attribute is missing and there is no default.
+    """
     text = element.get(name)
     if text is None:
         if default is None:

@@ -36,7 +36,7 @@ ROUNDING_GBS = 0.002
 
 
 class Reasons:
-    """The reasons for one graph that its searches show."""
+    """Finds the reasons for one graph in the searches that led to it."""
 
     def __init__(self, found: SearchRun) -> None:
         self.found, self.trial = found, found.trial
@@ -287,8 +287,10 @@ def _device(node: SystemDevice, above: SystemDevice | None) -> MachineDevice:
 
 
 def links(limits: BandwidthLimits, causes: Sequence[Limit]) -> Iterator[LoadedLink]:
-    """Every link between two devices, in both directions. A link counts as limiting if it belongs to the same class as
-    a limiting link."""
+    """Yields every link between two devices, each direction by itself, with its load.
+
+    If a link limits the graph, all links of its class count as limiting.
+    """
     names = [between(limits.owner(number), link) for number, link in enumerate(limits.links)]
     limiting = {link for cause in causes for link in cause.links}
     classes = {each for each, link in zip(limits.classes, names, strict=True) if link in limiting}

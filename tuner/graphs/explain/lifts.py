@@ -210,7 +210,7 @@ PLAIN_NAME = expression(r"[\w.:+-]+")  # a name by which a change can refer to a
 
 
 def twice_the_speed(topology: str) -> str | None:
-    """The change ``nic-gbps`` that doubles the speed of network ports."""
+    """The value of the change ``nic-gbps`` that doubles the speed of all network ports; None without adapters."""
     nets = {number(net, "dev"): net for net in ET.fromstring(topology).iter("net")}
     speeds = {dev: 2 * (max(number(net, "speed"), 0) or NO_SPEED_MBPS) for dev, net in nets.items()}
     if not speeds:
@@ -226,7 +226,10 @@ def _gbps(mbps: int) -> str:
 
 
 def more_nvlinks(topology: str) -> str | None:
-    """The change ``nvlinks`` that doubles each GPU's NVLinks, or gives it the most that such a GPU can have."""
+    """The value of the change ``nvlinks`` that doubles the NVLinks of each GPU; None if no GPU can have more.
+
+    If twice as many are impossible, it is the most that all of these GPUs can have.
+    """
     gpus = [gpu for gpu in ET.fromstring(topology).iter("gpu") if gpu.find("nvlink") is not None]
     have = max((sum(number(link, "count") for link in gpu.findall("nvlink")) for gpu in gpus), default=0)
     most = min((most_nvlinks(number(gpu, "sm")) for gpu in gpus), default=0)
@@ -245,14 +248,16 @@ def _possible(topology: str, edits: Mapping[str, str]) -> bool:
 
 
 def gpu_direct(topology: str) -> str:
-    """The change ``gpudirect`` that turns GPUDirect RDMA on for every adapter and GPU for which it is off."""
+    """The value of the change ``gpudirect`` that turns GPUDirect RDMA on for all adapters and GPUs."""
     gpus = in_order(ET.fromstring(topology).iter("gpu"))
     return ",".join(["on", *(f"on@gpu:{number(gpu, 'dev')}" for gpu in gpus if number(gpu, "gdr") == 0)])
 
 
 def faster_pcie(found: SearchRun, classes: frozenset[LinkClass]) -> str | None:
-    """The change ``pcie``: full lanes for those links of these classes that lack some, or else the next PCIe
-    generation."""
+    """The value of the change ``pcie`` that makes the PCIe links of these classes faster; None if none can be.
+
+    A link with less than the full number of lanes gets the next larger number, any other link the next PCIe generation.
+    """
     root, pairs = ET.fromstring(found.request.topology), _pairs(found, classes)
     links = list(_links(root, found))
     faster = {
@@ -318,7 +323,10 @@ def _links(root: ET.Element, found: SearchRun) -> Iterator[tuple[ET.Element, int
 
 
 def places_of_adapters(topology: str) -> dict[str, list[str]]:
-    """The places of the adapters that are PCI devices, in the form of ``add-nic``, by ``dev``, with their bus ids."""
+    """The places at which adapters are PCI devices, named as in ``add-nic``, with the bus ids of the adapters at each.
+
+    Places and bus ids are in the order of the adapters' ``dev``.
+    """
     root = ET.fromstring(topology)
     parents = {child: parent for parent in root.iter() for child in parent}
     places: dict[str, list[str]] = {}
@@ -334,7 +342,7 @@ def places_of_adapters(topology: str) -> dict[str, list[str]]:
 
 
 def more_adapters(topology: str, places: Mapping[str, list[str]]) -> str:
-    """The change ``add-nic`` that doubles the adapters at each place."""
+    """The value of the change ``add-nic`` that doubles the number of adapters at each place."""
     names = {net.get("name") for net in ET.fromstring(topology).iter("net")}
     count = sum(map(len, places.values()))
     new = iter([name for at in range(count + len(names)) if (name := f"new{at}") not in names])
@@ -343,7 +351,11 @@ def more_adapters(topology: str, places: Mapping[str, list[str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Idea:
-    """A change that may help, in words and in the form of ``diff``: named edits, or variables."""
+    """A change that may help.
+
+    ``change`` describes it in words; ``edits`` of the hardware, or variables in ``environment``, say it as ``diff``
+    takes it.
+    """
 
     change: str
     edits: Mapping[str, str] = field(default_factory=dict)  # the edits as tuner.machine.topology.edit names them

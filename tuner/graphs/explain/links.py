@@ -44,7 +44,7 @@ def name(node: SystemDevice) -> str:
 
 
 def called(node: SystemDevice) -> str:
-    """The words for a device of this kind in a sentence."""
+    """What a sentence calls a device: its kind and its number, or its bus id if it has no number."""
     if node.kind is DeviceKind.NVS:
         return "the NVSwitch"
     number = _number(node)

@@ -230,7 +230,7 @@ def loads(found: SearchRun) -> Loads:
 
 
 def ways(found: SearchRun, channel: int) -> Iterator[tuple[Ends, float]]:
-    """The paths that a channel uses, each with the part of the channel's bandwidth that it carries."""
+    """Yields the ends of each path that a channel uses, with the bandwidth in GB/s that the channel sends over it."""
     trial = found.trial
     order, gpus = trial.intra[channel], len(found.system.gpus)
     if found.system.several_nodes:
