@@ -35,8 +35,9 @@ class Wanted:
     own_alone: bool = False
 
     def of(self, offered: Iterable[Combination]) -> list[Combination]:
-        """The wanted ones of the ``offered`` combinations, each with NCCL's own and with every wanted number of
-        channels.
+        """The wanted ones of the ``offered`` combinations.
+
+        Each occurs with NCCL's own and with every wanted number of channels.
         """
         chosen = [
             combination

@@ -118,7 +118,7 @@ class _Builder:
         return self._hosts.index(host)
 
     def own(self, number: int) -> int:
-        """The id of a device of the current host: the number of the host and that of the device (NCCL_TOPO_ID, topo.h)."""
+        """The id of a device of the current host, made of the host's number and the device's (NCCL_TOPO_ID, topo.h)."""
         return (self.host << HOST_BIT) + (number & (1 << HOST_BIT) - 1)
 
     def add_cpu(self, element: ET.Element) -> None:

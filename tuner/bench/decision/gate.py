@@ -64,8 +64,10 @@ class RowVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """Settings of the A/B run. ``rounds`` are distributed over ``processes`` fresh processes, at least 3. A sample
-    block begins with ``warmup`` runs that are thrown away; the ``repeats`` runs after them are kept.
+    """Settings of the A/B run.
+
+    ``rounds`` are distributed over ``processes`` fresh processes, at least 3. A sample block begins with ``warmup``
+    runs that are thrown away; the ``repeats`` runs after them are kept.
 
     ``seed`` draws the order. Between the last sample block of a process and the first of the next, ``apart_s`` seconds
     pass; if ``apart_s`` is None, as long as APART_BLOCKS sample blocks take, but at most MOST_APART_S.
