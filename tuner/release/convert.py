@@ -65,8 +65,10 @@ def record(kind: type[Record], given: Any, key: str, shared: Shared | None = Non
 
 
 def value(kind: Any, given: Any, key: str, shared: Shared | None = None) -> Any:
-    """``given`` converted to the annotation ``kind``; taken from ``shared`` if it was converted before. Raises
-    WrongValue."""
+    """``given`` converted to the annotation ``kind``. Raises WrongValue.
+
+    If ``shared`` has the result of an earlier conversion of the same table or list, that is returned.
+    """
     if shared is None or not isinstance(given, dict | list):
         return _value(kind, given, key, shared)
     if (known := shared.get((id(given), key))) is None:
@@ -127,7 +129,7 @@ def laid_over(kind: Any, own: Any, given: Any, key: str) -> Any:
 
 
 def below(key: str, name: object) -> str:
-    """The dotted key of ``name`` in the table ``key``."""
+    """The dotted key of the entry ``name`` in the table whose own dotted key is ``key``."""
     return f"{key}.{name}" if key else str(name)
 
 

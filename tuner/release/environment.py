@@ -50,8 +50,11 @@ class Environment:
         return value if -(2**63) <= value < 2**63 else None
 
     def of_process(self, name: str) -> int | None:
-        """Like :meth:`optional`, for a variable that NCCL reads again later, without the fields of a communicator's
-        configuration."""
+        """Like :meth:`optional`, for a variable that NCCL reads again later: fields of a communicator's configuration
+        are left out.
+
+        None if such a field set the variable.
+        """
         return None if name in self.configured else self.optional(name)
 
     def c_int(self, name: str, default: int) -> int:
@@ -84,9 +87,10 @@ def parse_assignments(
 def allowed(text: str, variable: str, elements: type[IntEnum]) -> dict[Collective, dict[IntEnum, bool]]:
     """The names that a list ``[func:]a,b;func:^c`` allows, by collective.
 
-    The first entry may lack the collective and then holds for all of them. A later entry overwrites what holds for the
-    collective that it names. ``^`` inverts a list. Collectives that no entry names are absent from the result. As with
-    C's strtok, empty entries and empty elements are ignored. Source: parseList, src/graph/tuning.cc, v2.28.9-1.
+    The first entry may name no collective and then applies to all collectives. A later entry overwrites what earlier
+    entries say about the collective that it names. ``^`` inverts a list. Collectives that no entry names are absent
+    from the result. As with C's strtok, empty entries and empty elements are ignored. Source: parseList,
+    src/graph/tuning.cc, v2.28.9-1.
     """
     rows: dict[Collective, dict[IntEnum, bool]] = {}
     for collectives, chosen, inverted in _entries(text, variable, elements):

@@ -135,7 +135,7 @@ def text(name: str, parent: str, origin: LearntFrom, changes: Mapping[str, Any])
 
 
 def tables_of(changes: Mapping[str, Any]) -> str:
-    """The tables of a release's file, as text, with these values, which are given by dotted key."""
+    """The text of the tables in a release's file that set ``changes``, which has values by dotted key."""
     by_table: dict[str, list[str]] = {}
     for key, value in changes.items():
         table, _, own = key.rpartition(".")

@@ -40,7 +40,7 @@ def names_one(text: str) -> bool:
 def release_in(text: str, newest: str) -> str:
     """The NCCL release in a package or image (see :func:`names_one`).
 
-    ``newest``: the release that an error suggests if a package leaves NCCL's release open.
+    ``newest`` is the release that the error's message suggests if a package does not determine NCCL's release.
 
     Raises UnknownRelease for an unknown package, package release or image, for a package that leaves NCCL's release
     open, and for a list without a package that installs NCCL.

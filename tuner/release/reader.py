@@ -199,7 +199,8 @@ def read(folder: Path, name: str, parents: _Parents | None = None) -> Release:
 
 
 def of_library(path: Path) -> str:
-    """The name of a library's release: the one learnt from it, or the known release with its sha256.
+    """The name of the release of a libnccl file: the known release whose library has the same sha256, or the one learnt
+    from it.
 
     Raises UnknownRelease if the file is missing or too large, if the library was not learnt, or if the emulator differs
     from it.
@@ -385,10 +386,10 @@ TEXT = expression(r'"[^"]*"')
 
 
 def missing(text: str) -> Iterator[str]:
-    """The dotted keys of a release's file without a comment that names a source, in order.
+    """Yields the dotted keys in a release's file for which no comment names a source, in order.
 
-    A comment counts for the key on its line; on a table's line, or on the lines just above that, for the whole table
-    and for those below its name.
+    A comment on a key's line is about that key. A comment on the line of a table's name, or on the lines just above it,
+    is about the whole table and about its subtables.
     """
     table, sourced, above = "", dict[str, bool](), False
     depth = 0  # how many brackets are open, which says whether a line belongs to a list

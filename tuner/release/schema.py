@@ -322,7 +322,7 @@ class RingPlateau:
 class Threads:
     """Threads of a block: ``default``, or what the variable ``env`` sets, within ``min`` and ``max``.
 
-    ``slow_default`` replaces ``default`` if a ring has at most ``slow_gbs``.
+    ``slow_default`` replaces ``default`` if a ring's bandwidth is at most ``slow_gbs``.
     """
 
     default: int
@@ -345,11 +345,11 @@ class ThreadThresholds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NvlsChannels:
-    """Channels of NVLS by generation. From three nodes on, Blackwell has ``blackwell_fewer`` if adapters reach
-    ``fast_net_gbs``.
+    """Numbers of channels of NVLS by GPU generation.
 
-    If adapters reach ``fastest_net_gbs`` and a node has more than ``fastest_net_few_ranks`` ranks, it has the full
-    number again.
+    On three or more nodes, Blackwell uses ``blackwell_fewer`` channels if adapters reach ``fast_net_gbs``. If adapters
+    reach ``fastest_net_gbs`` and a node has more than ``fastest_net_few_ranks`` ranks, Blackwell uses the full number
+    again.
     """
 
     hopper: int
@@ -385,7 +385,8 @@ class RegisteredNvlsChannels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmNodes:
-    """When NVLSTree is corrected on nodes with ARM processors: by local ranks and by the adapters' bandwidth."""
+    """The number of local ranks and the adapters' bandwidth that decide when NVLSTree is corrected on nodes with ARM
+    processors."""
 
     local_ranks: int
     fast_net_gbs: float
@@ -537,15 +538,15 @@ def _generation(nccl: Release, comp_cap: int) -> Generation:
 
 
 def given(constant: T | None, key: str) -> T:
-    """``constant``, which only some releases have, for a rule that needs it. Raises BadReleaseFile, which names
-    ``key``, if it is None."""
+    """Returns ``constant``, which a rule needs and only some releases have. Raises BadReleaseFile, which names ``key``,
+    if ``constant`` is None."""
     if constant is None:
         raise BadReleaseFile(f"{key}: missing from the release's file, and one of its rules depends on it")
     return constant
 
 
 def file_of(files: Sequence[ReleaseFile], key: str) -> str:
-    """The first of ``files`` that sets a dotted key; the first of all if none does."""
+    """The path of the first of ``files`` that sets a dotted key; the path of the first file if none of them sets it."""
     parts = key.split("[")[0].split(".")
     for file in files:
         if _has(file.table, parts):

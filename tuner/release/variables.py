@@ -44,7 +44,8 @@ def ignored(nccl: Release, variables: Iterable[str]) -> list[str]:
 def not_emulated(nccl: Release, variables: Iterable[str]) -> list[str]:
     """The given variables that may affect a choice in a way that is not emulated.
 
-    The variables of the search are among them: a caller that has searched with them removes them first.
+    Variables that only the search of graphs reads are among them: a caller that has searched with these removes them
+    first.
     """
     given = set(variables)
     return sorted((given - nccl.listed_variables) & in_library(nccl.name)) if given else []
@@ -132,9 +133,9 @@ When = Literal["each", "once", "neither", "unseen"]
 class VariableReading:
     """When a process reads a variable that changes what NCCL picks or launches, as observed with libnccl.
 
-    ``read``: at ``each`` communicator; ``once``, so that a later value changes nothing; ``neither``: a later value
-    counts in part; ``unseen``: no value that was tried had an effect on the simulated devices. ``default``: NCCL's;
-    None if NCCL does not state a number.
+    ``read`` is ``each`` if each communicator reads the variable anew, ``once`` if a later value changes nothing,
+    ``neither`` if a later value counts in part, and ``unseen`` if no value that was tried had an effect on the
+    simulated devices. ``default`` is NCCL's default; None if NCCL does not state a number.
     """
 
     variable: str

@@ -4,11 +4,11 @@ A block of an arm is compared with the calls of the same kind just before and af
 cancel out. The unit of the statistics is a stretch of time, over all communicators of one size: a disturbance of that
 length is then in one unit. Stretches are made longer until neighbouring ones are no more similar than by accident.
 
-The shortest time over the ranks is how long a call takes if all ranks end together. In a tree they do not: on two ranks
-of an H200, one rank's kernel always took 46 us and the other's 60, while those of the ring took 63. If ranks come late
-by more than such a difference, the shortest time belongs to different ranks in different calls, and the times cannot
-distinguish a faster tree from one whose ranks end at different times. Such an arm only stays if the job itself was
-faster in its blocks.
+The shortest time over the ranks is how long a call takes if all ranks end together. In a tree, ranks do not end
+together: on two ranks of an H200, one rank's kernel always took 46 us and the other's 60 us, while the ring's kernels
+took 63 us. If ranks come late by more than such a difference, the rank with the shortest time changes from call to
+call. The times then cannot distinguish a faster tree from a tree whose ranks end at different times. An arm whose ranks
+do not end together only stays if the job itself was faster in the arm's blocks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -56,12 +56,12 @@ def _job_gain(found: Verdict | None) -> dict[str, object]:
 class JobArm:
     """An arm of one call, compared with what the job usually runs; ``found`` says how much faster the arm is.
 
-    ``p`` is the chance of seeing this without a real gain, corrected for all arms (Holm); if ranks do not end together,
-    it is that of the job's gain. ``job`` says how much shorter the job's steps would be if all calls of the size used
-    the arm, or without known steps how much shorter whole blocks were by the wall clock; None if it was not seen.
-    ``saved_s`` is what the arm saves per day of each rank's time in collectives, ``job_saved_s`` what it saves of the
-    wall clock (None if the steps do not say it). ``why_not`` is None if the arm stays; ``judged`` is False if there is
-    too little data.
+    ``p`` is the probability of such a gain by chance, corrected for the number of arms (Holm); if ranks do not end
+    together, the gain is that of the job. ``job`` says how much shorter the job's steps would be if all calls of the
+    size used the arm. If the steps are not known, ``job`` says how much shorter whole blocks were by the wall clock; it
+    is None if too few blocks show this. ``saved_s`` is how many seconds per day the arm saves of each rank's time in
+    collectives, ``job_saved_s`` how many seconds per day it saves of the wall clock (None if steps do not show it).
+    ``why_not`` is None if the arm stays; ``judged`` is False if there is too little data.
     """
 
     ranks: int
@@ -92,7 +92,7 @@ class JobDecision:
 
     @property
     def kept(self) -> tuple[JobArm, ...]:
-        """The arms that stay, which are in the table."""
+        """The arms that stay; the table has the best of them for each call."""
         return tuple(arm for arm in self.arms if arm.why_not is None)
 
 
@@ -117,8 +117,8 @@ class ExploredArm:
     """An arm on one communicator: its blocks (:data:`BLOCK`, an array [block]), and the total times in us of its calls
     and of the usual ones.
 
-    ``ends_apart``: ranks do not end its calls together. ``own``: it ran before any rank can have explored, so it is no
-    arm, but NCCL's own choice for some of the calls.
+    If ``ends_apart`` is true, ranks do not end the arm's calls together. If ``own`` is true, the combination ran before
+    any rank can have explored; it is then no arm, but what NCCL itself chose for some of the calls.
     """
 
     key: ArmKey
@@ -184,7 +184,7 @@ def _points(each: JoinedCalls) -> dict[Point, list[int]]:
 
 
 def explored(each: JoinedCalls, steps: JobSteps | None = None) -> Iterator[ExploredArm]:
-    """The arms on a communicator that have blocks between calls of the usual choice."""
+    """Yields each arm of a communicator that ran in blocks between calls with the usual choice."""
     counts = np.bincount(each.call, minlength=len(each.kinds))
     log_us = np.log(np.maximum(each.transfer_us, 1e-3))
     own_kinds = _own_kinds(each)

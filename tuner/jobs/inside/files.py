@@ -73,7 +73,7 @@ class Untimed(IntEnum):
 
     @property
     def why(self) -> str:
-        """A phrase for it that follows the word "calls"."""
+        """Why such calls have no time, as a phrase that follows the word "calls"."""
         return {
             Untimed.graphs: "in CUDA graphs, or later on their communicator, as NCCL's counters on the host and in the "
             "kernel no longer agree",
@@ -87,13 +87,16 @@ class Untimed(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """One file without its records, as a job's records may not fit into memory. Times are in ns, sizes in bytes.
+    """One file without its records, which :meth:`records` reads, as a job's records may not fit into memory.
 
-    ``communicators`` is a structured array [row]. ``kinds`` are the kinds of calls by name; ``places`` are the numbers
-    by which records refer to them, indexed [kind]. ``rank`` is what the launcher set, or None; ``nccl`` is the release,
-    or None. ``thinned``: only every 2**thinned-th call has a record; ``lost``: calls that the plugin had no room for.
-    If a call has no time, its record's ``time_us`` is the negative value of :class:`Untimed`. ``read`` are records that
-    were already read.
+    Times are in ns, sizes in bytes.
+
+    ``communicators`` is a structured array [row]. ``kinds`` is a structured array [kind] of the kinds of calls that
+    name a function; ``places`` are the numbers by which records refer to these kinds, indexed [kind]. ``rank`` is what
+    the launcher set, or None; ``nccl`` is the release, or None. Only one in 2**``thinned`` calls has a record; ``lost``
+    is the number of calls that the plugin had no room for. If a call has no time, its record's ``time_us`` is the
+    negative value of :class:`Untimed`. ``read`` are the records if they are in memory already; if it is None,
+    :meth:`records` reads them from the file.
     """
 
     path: Path
@@ -113,8 +116,8 @@ class JobFile:
 
     def records(self) -> NDArray[np.void]:
         """The file's current records, a structured array [record]. A running job replaces the file by one with more
-        records, in which communicators and kinds keep their numbers. BadInput if the file is gone, cut off, or has an
-        impossible number.
+        records; communicators and kinds have the same numbers in both files. BadInput if the file is gone, cut off, or
+        has an impossible number.
         """
         if self.read is not None:
             return self.read

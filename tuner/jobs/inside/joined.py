@@ -100,10 +100,11 @@ class JoinedCalls:
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """The files of a job. ``lost``: calls without room in the plugin; every 2**``thinned``-th call has a record.
+    """The files of a job. ``lost`` is the number of calls that the plugin had no room for; only one in 2**``thinned``
+    calls has a record.
 
     ``left_out`` says what cannot be read, and ``untimed`` counts, by reason, calls that ran on all ranks but have no
-    time on some; joining adds to both.
+    time on some; :func:`joined` adds to both.
     """
 
     files: tuple[JobFile, ...]
@@ -229,8 +230,8 @@ def joined(folder: JobFolder, fold: Fold | None = None) -> Iterator[JoinedCalls]
     """Yields the joined calls of each communicator, the one with the most time first. Only one communicator's calls are
     in memory at a time.
 
-    ``fold`` makes columns (arrays [call], times in us) from the calls of all ranks; :func:`by_dask` makes such a
-    function.
+    ``fold`` combines the calls of all ranks into columns (arrays [call], times in us); :func:`by_dask` makes such a
+    function. If ``fold`` is None, the calls are combined in this process.
     """
     for number, files in _by_communicator(folder).items():
         yield _joined_one(_communicator(number, files), files, fold or _folded, folder)
@@ -340,11 +341,12 @@ def _rank_calls(
 
 
 def overlapping(times_us: NDArray[np.float64], at_ms: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Finds calls of a rank on a communicator in stretches in which kernels took longer than the time that passed; an
-    array [call] of bools.
+    """Finds calls of one rank on one communicator whose kernels would have overlapped by their times.
 
-    This is impossible, as kernels of a communicator run one after the other. ``at_ms`` (array [call], in ms) is when
-    each call was recorded, at or after its end; ``times_us`` (array [call], in us) is 0 for a call without a time.
+    Returns an array [call] of bools, true for calls in stretches of time in which kernels together took longer than the
+    stretch. This is impossible, as kernels of a communicator run one after the other. ``at_ms`` (array [call], in ms)
+    is when each call was recorded, at or after its end; ``times_us`` (array [call], in us) is 0 for a call without a
+    time.
     """
     found, order = np.zeros(len(at_ms), np.bool_), np.argsort(at_ms, kind="stable")
     if len(order) < 2:
@@ -410,7 +412,7 @@ class _CallTable:
         return at, keys[at] != wanted
 
     def admit(self) -> None:
-        """Inserts the waiting calls into the table."""
+        """Inserts rows for the calls that wait for them, and then adds these calls."""
         waiting, self.waiting = self.waiting, []
         if waiting:
             new = np.sort(np.concatenate([each.keys for each in waiting]))

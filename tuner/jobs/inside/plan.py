@@ -97,10 +97,11 @@ def plan(
     most_factor: float = MOST_FACTOR,
     steps: JobSteps | None = None,
 ) -> JobPlan:
-    """Plans arms for the communicators of the scenario's size: those that take at most ``most_factor`` times as long as
-    what runs now, according to the model. With the job's ``steps``, blocks are long enough to contain a whole step.
-    BadInput if the job has no such communicator, or nothing is worth a try; CannotBeJudged if no call has a time on
-    every rank.
+    """Plans arms for the communicators of the scenario's size.
+
+    An arm is planned if, according to the model, it takes at most ``most_factor`` times as long as what runs now. If
+    the job's ``steps`` are given, blocks are long enough to contain a whole step. BadInput if the job has no such
+    communicator, or nothing is worth a try; CannotBeJudged if no call has a time on every rank.
     """
     found = _counted(joined, scenario.ranks, steps)
     if not found.there:

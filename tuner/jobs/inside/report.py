@@ -183,9 +183,9 @@ def measurements(joined: Sequence[JoinedCalls], scenario: Scenario | None) -> Me
     """The times in the form in which ``measure`` writes them, with a block for each kind of call and each minute.
 
     What most calls of a size executed counts as NCCL's own choice (or the table's); everything else counts as explored.
-    The operation is not known, and assumed to be a sum. Only communicators of the scenario's size are used; without
-    ``scenario``, those of the size with the most time. BadInput if none has this size, CannotBeJudged if no call has a
-    time on every rank.
+    The operation is not known, and assumed to be a sum. Only communicators with as many ranks as the scenario are used.
+    Without ``scenario``, the number of ranks is the one whose communicators have the most time. BadInput if no
+    communicator with that number of ranks has a call with a time, CannotBeJudged if no call has a time on every rank.
     """
     if not any(len(each.call) for each in joined):
         raise no_call(each.communicator for each in joined)

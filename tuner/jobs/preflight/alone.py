@@ -45,10 +45,10 @@ class RankPick:
 
 @dataclass(frozen=True, slots=True)
 class DifferingPicks:
-    """A range of sizes (nBytes, both ends included) at which ranks choose differently; ``picks`` are in the order of
-    the settings.
+    """A range of sizes (nBytes, both ends included) at which ranks choose differently; ``picks`` has one pick per
+    setting, in the order of the settings.
 
-    A pick is None if the call fails on these ranks.
+    A pick is None if the call fails on the ranks with that setting.
     """
 
     collective: Collective
@@ -64,8 +64,9 @@ def differing_picks(
     ``high``.
 
     Threads are compared in releases whose blocks divide their data by them. Neighbouring ranges with the same picks are
-    merged. If channels change too often to check each change, such as with a table under NCCL 2.22, sizes in between
-    are checked. Raises BadInput, NoAlgorithm and BadTable.
+    merged. If channels change too often to check each change, such as with a table under NCCL 2.22, channels are only
+    compared at sizes at which an algorithm, a protocol or a tuner's answer changes, and at eight sizes per power of
+    two. Raises BadInput, NoAlgorithm and BadTable.
     """
     if not any(selection.usable(request) for selection in ranks):
         return []
@@ -110,10 +111,10 @@ def _labels(selection: Selection, ranges: Ranges | None, request: Request, sizes
 
 @lru_cache(maxsize=256)
 def ranges_of(selection: Selection, request: Request, low: int | None, high: int) -> Ranges | None:
-    """The ranges of sizes with the same algorithm, protocol, channels and threads, or without the last two if there are
-    too many ranges.
+    """The ranges of sizes with the same algorithm, protocol, channels and threads.
 
-    None if no algorithm can run. Raises BadInput.
+    If there are too many such ranges, they only distinguish algorithm and protocol. None if no algorithm can run.
+    Raises BadInput.
     """
     try:
         return launches(selection, request, low, high)
@@ -139,8 +140,10 @@ ADAPTER_KEYS = ("nics", "nic-gbps", "gpudirect")
 
 @dataclass(frozen=True, slots=True)
 class ChoiceCost:
-    """The largest slowdown of a call by NCCL's own times, if all ranks choose the same; ``ratio`` is the time with the
-    difference over that without it."""
+    """The largest slowdown of a call that a difference causes, by NCCL's own times, if all ranks choose the same.
+
+    ``ratio`` is the call's time with the difference divided by its time without it.
+    """
 
     collective: Collective
     bytes: int
@@ -185,8 +188,8 @@ def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over:
 
 
 def changed(views: Views, common: RankSetting, requests: Sequence[Request], over: Span) -> Reach:
-    """The effect of differences on ranks that agree: compares their choices and times with those of ranks that all have
-    the common setting."""
+    """The effect of differences on ranks that choose the same in spite of them: compares their choices and times with
+    those of ranks that all have the common setting."""
     here, without = views.selection(views.settings[0]), _all(views, common)
     if any(not _same_choices(here, without, request, over) for request in requests):
         return Reach.alike

@@ -470,11 +470,10 @@ def tuner_plugin(host: CollectedHost, name: str | None) -> TunerPluginFile | Non
 
 
 def network_plugin(host: CollectedHost, name: str | None) -> NetworkPluginFile | None:
-    """The file that NCCL would open as network plugin, named or not, and its release if it is AWS's plugin, whose tuner
-    decides.
+    """The file that NCCL would open as network plugin, whether or not a variable names it.
 
-    It has no sha256 if the file is not found. None if a variable forbids plugins, or if no plugin is named and none
-    found.
+    The result has the plugin's release if it is AWS's plugin, whose tuner decides. It has no sha256 if the file is not
+    found. None if a variable forbids plugins, or if no plugin is named and none found.
     """
     if name and name.lower() in ("none", "static_plugin"):
         return None

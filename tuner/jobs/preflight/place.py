@@ -25,8 +25,9 @@ ARCHITECTURES = {"aarch64": "arm64", "ppc64le": "ppc64"}  # Linux's words for wh
 class HostLocation:
     """A node as scenarios describe it: ``machine`` or ``topology``, and how many of its GPUs are used.
 
-    ``hardware`` says where the records differ from the machine, in the form of ``--change``. ``agrees`` are texts on
-    what was recognised, ``assumed`` texts on what is taken from the machine.
+    ``hardware`` says where the records differ from the machine, as pairs of a key and a value in the form of
+    ``--change``. ``agrees`` are texts that say what was recognised in the records, ``assumed`` texts that say what is
+    taken from the machine's description, and not from the records.
     """
 
     machine: str | None

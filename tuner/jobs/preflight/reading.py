@@ -79,8 +79,9 @@ class Port:
 class NamedFile:
     """A file that a variable names; ``sha256`` is None if the file does not exist.
 
-    For a tuner plugin, ``library`` says whether it is a shared object, and ``build`` is that of this project's plugin,
-    as its file says it. ``release`` is what a network plugin says: ``aws-ofi-nccl 1.21.1``.
+    For a tuner plugin, ``library`` says whether the file is a shared object; ``build`` is the build that the file
+    states if it is this project's plugin, else None. ``release`` is the release that the file of a network plugin
+    states, such as ``aws-ofi-nccl 1.21.1``.
     """
 
     path: str
@@ -223,8 +224,8 @@ class RankFacts:
     def cloud_tuner(self) -> AwsTuner | None:
         """The tuner in the network plugin, which NCCL 2.21 and later ask if no other tuner is named.
 
-        None if it has no known tuner, or if this is not asked because of NCCL_TUNER_PLUGIN=none or another tuner
-        plugin.
+        None if the network plugin has no known tuner. Also None if NCCL does not ask that tuner, because
+        NCCL_TUNER_PLUGIN is ``none``, or because another tuner is loaded or named.
         """
         named = self.settled(None)
         name, _, version = ((self.network_plugin and self.network_plugin.release) or "").partition(" ")

@@ -75,7 +75,10 @@ class HostsAlike:
 
 
 class Views:
-    """A communicator of these hosts, in the order of ranks, as its ranks see it. Each kind of node is searched once."""
+    """A communicator of ``hosts``, as the ranks with each setting see it. The hosts are in the order of their ranks.
+
+    Each kind of node is searched once.
+    """
 
     def __init__(self, hosts: Iterable[HostsAlike]) -> None:
         self.hosts = tuple(hosts)
@@ -87,7 +90,8 @@ class Views:
         return tuple(dict.fromkeys(setting for hosts in self.hosts for setting in hosts.settings))
 
     def selection(self, own: RankSetting) -> Selection:
-        """The selection of ranks with a setting. Raises BadInput for what is not emulated, and UnknownRelease."""
+        """The :class:`Selection` of the ranks with the setting ``own``. Raises BadInput for what is not emulated, and
+        UnknownRelease."""
         files = any(setting.place.topology for hosts in self.hosts for setting in hosts.settings)
         # What a topology file says may change.
         return Selection(self.of(own)) if files else _selection(self.hosts, own)
@@ -136,8 +140,10 @@ def _selection(hosts: tuple[HostsAlike, ...], own: RankSetting) -> Selection:
 
 
 def node_of(setting: RankSetting, nccl: Release) -> Scenario:
-    """A scenario of a host whose ranks have the setting, as the release ``nccl`` sees it, which may be that of other
-    ranks."""
+    """A scenario of one node, the host of ranks with this setting, as the release ``nccl`` of NCCL sees it.
+
+    This may be the release of other ranks.
+    """
     place = setting.place
     return Scenario(
         nccl.name,
@@ -283,7 +289,7 @@ def place_of(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> H
 
 
 def places_adapters(collected: Collected, nodes: DescribedNodes) -> bool:
-    """Whether the emulator uses the recorded adapters on all hosts, and assumes none."""
+    """Whether the emulator uses recorded adapters on all hosts; False if it has to assume the adapters of any host."""
     found = (
         place_of(collected, facts, taken_for)
         for facts, taken_for in zip(collected.kinds, machines(collected, nodes), strict=True)

@@ -97,8 +97,10 @@ Member: TypeAlias = tuple[str, int]  # a communicator, and a rank of it
 
 
 def of_lowest_ranks(members: Iterable[Member], where: str) -> tuple[set[Member], list[str]]:
-    """The lowest rank of each communicator, whose calls count once for all its ranks; and a note if there are others.
-    ``where`` begins the note: what the file has of its ranks.
+    """Returns the lowest rank of each communicator, and a list that has a note if there are other ranks.
+
+    The calls of the lowest rank count once for all ranks of its communicator. ``where`` is the beginning of the note,
+    which says what the file has of its ranks.
     """
     every = set(members)
     lowest = {(name, min(rank for other, rank in every if other == name)) for name, _ in every}
@@ -133,7 +135,9 @@ def is_all_to_all(name: str) -> bool:
 
 
 def exchanged_bytes(function: PeerCall, each: int, ranks: int | None) -> int | None:
-    """The bytes of a message, or the total bytes of a rank or the root; ``each`` is the bytes of the call's count.
+    """The bytes of a send's or receive's message; for other calls, the total bytes of a rank or of the root.
+
+    ``each`` is the number of bytes that the call's count stands for.
 
     None for a call between all ranks if their number is not known.
     """
@@ -160,7 +164,7 @@ def nbytes(collective: Collective, count: int, dtype: DataType, ranks: int) -> i
 
 
 def spread_bytes(collective: Collective | None, each: int, ranks: int) -> int:
-    """NCCL's nBytes for a call whose count is ``each`` bytes."""
+    """NCCL's nBytes for a call whose count stands for ``each`` bytes; ``each`` itself if ``collective`` is None."""
     return each if collective is None else nbytes(collective, each, DataType.int8, ranks)
 
 
@@ -170,7 +174,8 @@ def duration(value: Any) -> float:
 
 
 def checked(given: CallList) -> CallList:
-    """Returns the list. BadInput for more calls than are possible, as their total time would be nonsense."""
+    """Returns the list. BadInput if a number of calls is negative or impossibly large, as the total time would be
+    nonsense."""
     for call in given.calls:
         if not 0 <= call.calls <= MOST_CALLS:
             raise BadInput(f"{given.file}: {number(call.calls)} calls of {call.name}: valid are 0 to {MOST_CALLS:g}")
@@ -210,7 +215,7 @@ class WantedCalls:
                 )
 
     def left_out(self, call: TracedCall) -> str | None:
-        """Why a call does not count; None if it counts, and so has a collective and a size."""
+        """Why a call does not count; None if it counts. A call that counts has a collective and a size."""
         if call.unusable is not None:
             return call.unusable
         if call.collective is None:

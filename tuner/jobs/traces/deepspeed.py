@@ -41,7 +41,7 @@ _NAMES = {
 
 
 def is_text(content: str) -> bool:
-    """Whether DeepSpeed's communication logger printed into this text."""
+    """Whether this text has output of DeepSpeed's communication logger."""
     return _HEADING.search(content) is not None or _CALL.search(content) is not None
 
 

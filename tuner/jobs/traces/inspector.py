@@ -1,8 +1,8 @@
 """Reads NCCL Inspector's JSON: a file with one record after the other, for each collective that a process finished.
 
 Keys: inspector_json.cc of plugins/profiler/inspector, v2.30.7-1 (ext-profiler/inspector/inspector.cc, v2.28.9-1);
-``coll_algo`` and ``coll_proto`` are newer. A size is the call's count times the type's size, so that of one rank for
-AllGather and ReduceScatter (inspectorComputeCollBw).
+``coll_algo`` and ``coll_proto`` are newer. A size is the call's count times the size of its data type
+(inspectorComputeCollBw). For AllGather and ReduceScatter, this is the size of one rank.
 """
 
 import json

@@ -40,8 +40,9 @@ _Schema = Mapping[str, tuple[int, str]]  # where a value is, and its form, by th
 
 
 def from_file(path: Path, content: bytes | None) -> CallList:
-    """The calls in an export by the lowest rank of each communicator. ``content``: the bytes of the file, if it had to
-    be unpacked.
+    """The calls in an export that the lowest rank of each communicator made.
+
+    ``content`` are the unpacked bytes of a compressed file; None if ``path`` can be opened as it is.
 
     BadInput if the file is no export, or has no payloads of NCCL.
     """

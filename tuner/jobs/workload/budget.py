@@ -447,8 +447,8 @@ def _estimates(
 
 
 def all_to_all(answers: Answering, calls: Mapping[int, float]) -> AllToAllBudget | None:
-    """The measured time of all AllToAlls. ``calls`` maps the bytes that a rank sends in total to a number of calls.
-    None if there are no calls, or no measured times for them."""
+    """The measured time of all AllToAlls. ``calls`` has the number of calls for each number of bytes that a rank sends
+    in total. None if there are no calls, or no measured times for them."""
     if isinstance(answers, NoCalibration) or not calls or answers.calibration.exchange is None:
         return None
     answer = answers.all_to_all(list(calls))

@@ -27,9 +27,9 @@ class ExchangesOf:
     or the root.
 
     ``total_bytes`` is the sum over all calls. ``channels`` is the number of blocks of rank 0's kernel for one call,
-    with rank 0 as the root, and ``kernels`` the number of its kernels. For a send or receive, whose peer is not known,
-    they are the maximum over all peers. ``ways`` says how its messages reach the nearest rank and a rank on another
-    node.
+    with rank 0 as the root, and ``kernels`` the number of its kernels. The peer of a send or receive is not known;
+    ``channels`` and ``kernels`` are then the maximum over all peers. ``ways`` says how messages reach the nearest rank
+    and a rank on another node.
     """
 
     call: PeerCall
@@ -101,8 +101,8 @@ class LeftOut:
 class Counted:
     """Counted calls: those to price, those that cannot be priced, and notes on both.
 
-    ``all_to_all`` cannot be priced, but have measured times; it maps the bytes that a rank sends in total to the number
-    of calls. ``exchanges`` are sends, receives and AllToAlls by their bytes.
+    ``all_to_all`` are the AllToAlls, which cannot be priced, but have measured times: it has the number of calls for
+    each number of bytes that a rank sends in total. ``exchanges`` are sends, receives and AllToAlls by their bytes.
     """
 
     entries: list[Entry]

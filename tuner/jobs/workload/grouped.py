@@ -107,7 +107,7 @@ class JobLayout:
         return ",".join(said if self.order == ORDER else [*said, f"order={'-'.join(self.order)}"]) or "dp=1"
 
     def groups(self, kind: str) -> tuple[tuple[int, ...], ...]:
-        """The ranks of each group of ``kind``, one of :data:`KINDS`."""
+        """The groups of ``kind`` (a key of :data:`KINDS`), each as the ranks in it."""
         across = KINDS[kind]
         experts = across[0] == EXPERTS
         sizes = self._expert_sizes if experts else self._sizes
@@ -211,10 +211,10 @@ GIVEN_BY_RANKS = "times the ranks"  # what a file says of its sizes where they a
 
 @dataclass(frozen=True, slots=True)
 class JobGroups:
-    """The communicators of a job: the groups of ``layout``, with files that ``rank`` wrote, or those that the files
-    name.
+    """The communicators of a job: the groups of ``layout`` or, without a layout, those that the files name.
 
-    ``shares``: the groups share the resources of the communicator of all ranks.
+    With a layout, ``rank`` is the rank that wrote the files. If ``shares`` is true, the groups share the resources of
+    the communicator of all ranks.
     """
 
     layout: JobLayout | None = None
@@ -387,7 +387,8 @@ def of_model(asked: ModelStep, compared: BudgetComparison, wanted: WantedCalls, 
 
 
 def of_lists(lists: Sequence[CallList], compared: BudgetComparison, wanted: WantedCalls, job: JobGroups) -> JobBudget:
-    """The budget of every group whose calls are in the files. ``wanted`` filters calls, but not by their ranks.
+    """The budget of every group whose calls are in the files. ``wanted`` filters calls, but not by their number of
+    ranks.
 
     BadInput for what cannot be priced, and if no call belongs to a group; BadCalibration.
     """
@@ -437,8 +438,9 @@ class _Places:
         self.members = {kind: self.layout.group_of(kind, self.rank) for kind in kinds} if self.layout else {}
 
     def of(self, call: TracedCall, by_ranks: bool) -> tuple[str, tuple[int, ...]] | str:
-        """The name of a call's group and its ranks, or why the group is not known. ``by_ranks``: the call's size was
-        computed from a number of ranks.
+        """The name of the group that made a call and the group's ranks; or a text that says why the group is not known.
+
+        If ``by_ranks`` is true, the call's size was computed from a number of ranks.
         """
         if self.names and call.communicator not in self.names:
             return f"of communicator {call.communicator or 'without a name'}"
@@ -465,7 +467,8 @@ class _Places:
         )
 
     def groups_like(self, group: str) -> int | None:
-        """How many groups of this kind the layout has; None without a layout or for another group."""
+        """How many groups of the kind ``group`` the layout has; None without a layout, or if ``group`` is no kind of
+        group."""
         return len(self.layout.groups(group)) if self.layout is not None and group in KINDS else None
 
     def _said(self, call: TracedCall, members: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | str:

@@ -55,8 +55,11 @@ def _said(table: Path, scenario: Scenario) -> str:
 
 
 def wanted_of(scenario: Scenario, ranks: int | None = None) -> WantedCalls:
-    """The filter for calls on communicators of the scenario's size; or, with ``ranks``, on communicators of that many
-    ranks on any nodes, priced on the scenario."""
+    """The filter for the calls that a budget counts: those on communicators of the scenario's size.
+
+    With ``ranks``, it is the calls on communicators of that many ranks, on any number of nodes; they are still priced
+    on the scenario.
+    """
     if scenario.members is not None:
         nodes: int | None = sum(count for _, count in scenario.resolve().nodes)
     else:
@@ -91,7 +94,7 @@ def of_lists(
 
 
 def release_of(lists: Iterable[CallList]) -> str | None:
-    """The release of NCCL that the files name; None if they name several, none, or one without a release file."""
+    """The release of NCCL that the files name; None if they name several, or none, or a release that has no table."""
     said = {release for each in lists for release in each.releases}
     return next(iter(said)) if len(said) == 1 and said <= set(names()) else None
 

@@ -33,7 +33,7 @@ class Price:
     channels.
 
     If the symmetric kernel ``bypass`` runs the call, algorithm and protocol are None and ``channels`` are its blocks.
-    The time is then by NCCL's model of these kernels, which is not that of algorithms.
+    The time is then by NCCL's model of symmetric kernels, which differs from its model of algorithms.
     """
 
     algorithm: Algorithm | None
@@ -61,9 +61,9 @@ class Unpriced:
 def prices(variant: BudgetVariant, entries: Sequence[Entry]) -> list[Price | Unpriced]:
     """The prices of the entries, in their order; picks are those that rank 0 computes.
 
-    With a table, the time is the model's for what the table chooses, with NCCL's own channels. BadInput for buffers
-    that the release does not have, and for a table if the release has no plugins. BadTable if the plugin refuses the
-    table.
+    With a table, the time is what the model predicts for the table's choice if it runs with NCCL's own number of
+    channels. BadInput for buffers that the release does not have, and for a table if the release has no plugins.
+    BadTable if the plugin refuses the table.
     """
     selection = Selection(variant.scenario.communicator())
     priced: list[Price | Unpriced] = []

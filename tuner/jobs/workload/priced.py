@@ -129,7 +129,7 @@ class PriceChange:
 
 @dataclass(frozen=True, slots=True)
 class BudgetPart:
-    """Calls and time of a part, and its share of all time.
+    """The calls and the time of one part of a budget, and its share of the time of all calls.
 
     A part consists of the calls of one collective, of one algorithm and protocol, or of the symmetric kernel
     ``bypass``; names that do not apply are None.
@@ -156,7 +156,8 @@ class BudgetPart:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedBudget:
-    """The time of all calls by a calibration. Bounds are added up, as its error is common to all calls.
+    """The time of all calls by a calibration. The bounds are sums of the calls' bounds, as the calibration's error is
+    common to all calls.
 
     ``compared`` is the difference from the first variant, over calls with a price in both. ``not_measured_share`` is
     the share of calls whose combination was never measured.
@@ -250,8 +251,8 @@ class VariantBudget:
 class Budget:
     """Predicted times of all calls, one after the other: overlap with each other or with computation is not modelled.
 
-    Calls on communicators of ``ranks`` ranks count; they are priced on ``priced_ranks`` ranks. Shares and
-    ``difference`` are fractions of 1.
+    Only calls on communicators of ``ranks`` ranks are in it; they are priced on a communicator of ``priced_ranks``
+    ranks. Shares and ``difference`` are fractions of 1.
     """
 
     files: tuple[FileCounted, ...]
