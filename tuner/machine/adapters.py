@@ -1,6 +1,7 @@
-"""The adapters of a topology that NCCL uses, and whether NCCL merges them, as NCCL's own InfiniBand network does.
+"""Finds which adapters of a topology NCCL uses, and whether NCCL's own InfiniBand network merges them.
 
-Also how GPUs of a node reach each other and the adapters, and how similar a machine of the catalogue is to a node.
+The module also has the records that say how GPUs of a node reach each other and the adapters, and how similar a machine
+of the catalogue is to a node.
 
 Source: ncclIbInit, ncclIbGetPciPath, ncclIbMakeVDevice, src/transport/net_ib.cc; parseStringList, matchIfList,
 src/misc/utils.cc, v2.28.9-1.
@@ -38,7 +39,7 @@ class Adapter(Protocol):
 
     @property
     def name(self) -> str:
-        """The name as NCCL prints it, such as mlx5_0."""
+        """The adapter's name as NCCL prints it, such as mlx5_0."""
 
     @property
     def port(self) -> int:
@@ -170,9 +171,10 @@ class PluginNetwork:
     """The network of a plugin, from ``tables/networks.toml``: its name in that file, and its names in NCCL's variables.
 
     ``adapters`` are prefixes of the names of its adapters; empty if it drives the adapters of NCCL's own network.
-    ``folder`` is part of the path of its files. ``known``: whether the plugin tells NCCL the same about its adapters as
-    topologies do. ``own`` are the plugin's own variables that affect no choice. ``without_gin`` are prefixes of the
-    names of adapters over which GPUs cannot start transfers themselves.
+    ``folder`` is part of the path of its files. ``known`` is true if the plugin tells NCCL the same about its adapters
+    as the topologies of the catalogue do; if it is false, nobody has compared the two. ``own`` are those of the
+    plugin's own variables that do not change what NCCL chooses. ``without_gin`` are prefixes of the names of adapters
+    over which GPUs cannot start transfers themselves.
     """
 
     name: str
@@ -192,7 +194,7 @@ class PluginNetwork:
 
 @cache
 def plugin_networks() -> tuple[PluginNetwork, ...]:
-    """The networks of plugins whose names are known."""
+    """The plugins' networks that ``tables/networks.toml`` names."""
     table = tables.toml(tables.folder() / "networks.toml")
     return tuple(
         PluginNetwork(
@@ -295,11 +297,12 @@ def over_sockets(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> b
 
 
 def selecting(network: str | None, variables: Mapping[str, str], nodes: int) -> set[str]:
-    """The variables that choose a network, if that is not the network of the adapters.
+    """The names of those variables whose choice of a network agrees with the network of the adapters.
 
     ``network`` is the result of :func:`network_of`. On one node NCCL drops all adapters before it searches
     (ncclTopoTrimSystem, src/graph/topo.cc), so any of NCCL's own networks is accepted there. An empty NCCL_NET_PLUGIN
-    names no plugin. A plugin's network works without NCCL's own.
+    names no plugin. If the adapters belong to a plugin's network, NCCL_IB_DISABLE agrees with any value, as it only
+    turns off NCCL's own.
     """
     of_plugin = plugin_network(network, variables)
     of_others = network in {each.name for each in plugin_networks()}
@@ -378,15 +381,18 @@ class PeerLinks:
     access: tuple[tuple[AdapterAccess, ...], ...] = ()  # for each GPU, how it reaches each adapter; empty on one node
 
     def adapter_of(self, gpu: int, adapter: int) -> AdapterAccess:
-        """How a GPU of the node reaches an adapter; ``adapter`` is its number in graphs."""
+        """How a GPU of the node reaches an adapter; ``adapter`` is the number that the adapter has in graphs."""
         return next(each for each in self.access[gpu] if each.id == adapter)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFact:
-    """One compared fact as a text; ``agrees`` is None if this is not known.
+    """One fact in which a machine is compared with a node, as a text.
 
-    ``identifies``: few other machines would agree. ``decides``: if it differs, NCCL chooses differently.
+    ``agrees`` is None if the fact is not known.
+
+    ``identifies``: few other machines agree in this fact. ``decides``: NCCL may choose differently if this fact
+    differs.
     """
 
     says: str
@@ -397,8 +403,10 @@ class ComparedFact:
 
 @dataclass(frozen=True, slots=True)
 class Nearness:
-    """How similar a machine of the catalogue is to a node, as facts in texts. The facts in ``others`` differ, but do
-    not affect NCCL's choices."""
+    """How similar a machine of the catalogue is to a node: each compared fact as a text.
+
+    The facts in ``others`` differ, too, but do not affect NCCL's choices.
+    """
 
     machine: str
     agrees: tuple[str, ...]

@@ -41,9 +41,9 @@ def nearest(name: str, words: Mapping[str, Collection[str]], chips: Collection[s
     """The keys of ``words`` that share the most words with ``name``, at most :data:`MOST` of them. If none shares a
     word, the key with the most similar spelling.
 
-    ``words`` has the words that describe each machine, ``chips`` all words that name a GPU (h100), both in lower case.
-    If the name contains a word of ``chips``, machines with other GPUs are left out. A version (v5) or a number counts
-    only together with other words.
+    ``words`` has, by machine, the words that describe it; ``chips`` has all words that name a GPU (h100). Both are in
+    lower case. If the name contains a word of ``chips``, machines with other GPUs are left out. A shared version (v5)
+    or number only counts if another word is shared, too.
     """
     asked = _words(name)
     said = {chip for chip in chips if _says(asked, chip)}
@@ -125,9 +125,10 @@ class DocumentSource:
 class Alias:
     """Another name for a machine: why NCCL cannot tell the two apart, and the document that lists the parts.
 
-    ``assumed``: what is assumed to be equal, because no document says so. ``alike`` are machines that have the same
-    parts in other places. ``adapters`` are the names of the alias's network devices, in the machine's order, if they
-    differ. ``one_node``: why only a single node, where GPUs use NVLink, is the same.
+    ``assumed``: what is assumed to be equal, because no document says so. ``alike`` are other machines with the same
+    parts, but in other places of the topology. ``adapters`` are the names of the alias's network devices, in the
+    machine's order, if they differ. ``one_node``: why the alias is only known to be the same on a single node, where
+    GPUs use NVLink; None if it is the same on several nodes, too.
     """
 
     name: str
@@ -166,9 +167,10 @@ class Machine:
     """A machine of the catalogue, which is one kind of node: a host, or an NVLink domain of ``trays`` trays; its
     topology is that of one tray.
 
-    ``gpu_counts`` are the numbers of GPUs per node with which the project compares libnccl: all, unless libnccl's
-    search takes minutes. ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets.
-    ``crashes`` are the releases in which libnccl itself crashes on the machine, and where in its code.
+    ``gpu_counts`` are the numbers of GPUs per node for which tests compare the emulator with libnccl. Numbers for which
+    libnccl's search takes minutes are left out. ``environment`` are the variables of NCCL's search that the machine's
+    /etc/nccl.conf sets. ``crashes`` has, by release in which libnccl itself crashes on the machine, the place of the
+    crash in its code.
     """
 
     name: str

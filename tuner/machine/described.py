@@ -2,7 +2,7 @@
 model on two CPUs.
 
 Nothing is guessed: the description gives the GPU model, the CPUs, the number of GPUs below each PCI switch, and the
-adapters. All links have the GPU model's generation of PCIe. Bus ids, names and guids are invented, and no choice
+adapters. All PCIe links have the generation of the GPU model. Bus ids, names and guids are invented, and no choice
 depends on them.
 """
 
@@ -49,8 +49,10 @@ def _cpus() -> dict[str, str]:
 
 
 def in_words(product: str, count: int) -> str | None:
-    """A description of ``count`` GPUs of a product (CUDA's name), in which the CPUs are only an example; None if the
-    product cannot be described."""
+    """An example description of a node with ``count`` GPUs of a product; None if the product cannot be described.
+
+    ``product`` is CUDA's name of the GPU. The CPUs in the description are only an example.
+    """
     models = [gpus.load(name) for name in gpus.names() if gpus.is_product(product, name)]
     if not (models and all(map(_is_describable, models))):
         return None
@@ -58,8 +60,10 @@ def in_words(product: str, count: int) -> str | None:
 
 
 def of_chip(asked: Collection[str], known: Collection[str]) -> str | None:
-    """A description with the first GPU model whose chip is among the asked words and not in ``known``; None if no model
-    is."""
+    """An example description with the GPU whose chip a user asked for; None if there is no such GPU model.
+
+    It has the first model whose chip is among the words in ``asked`` and not in ``known``.
+    """
     joined = f" {' '.join(re.sub('^[0-9]+x', '', each) for each in asked)} "
     for model in filter(_is_describable, map(gpus.load, gpus.names())):
         chip = gpus.chip(model.name)

@@ -60,9 +60,11 @@ class GpuModel:
         return int(generation), int(lanes)
 
     def far_ends(self, bus_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The bus id at the end of each NVLink, by GPU; ``bus_ids`` are the node's GPUs in ascending order.
+        """For the bus id of each GPU, the bus ids to which its NVLinks lead, one for each NVLink.
 
-        BadInput if the number of GPUs is not a multiple of the groups that the links connect.
+        ``bus_ids`` are those of the node's GPUs in ascending order.
+
+        BadInput if the number of GPUs is not a multiple of the size of the groups that NVLinks connect.
         """
         if self.lead_to != "gpus":
             return dict.fromkeys(bus_ids, (HIDDEN_NVSWITCH,) * self.nvlinks)
@@ -110,8 +112,10 @@ def chip(model: str) -> str:
 
 
 def is_product(name: str, model: str) -> bool:
-    """Whether a product with CUDA's name ("NVIDIA A100-SXM4-80GB") may be a model ("A100 SXM4"): the chip and the form
-    factor are the same. A name without a form factor fits any but PCIe and NVL. A part of a GPU (MIG) is not a product.
+    """Whether a GPU that CUDA calls ``name`` may be of the model: the chip and the form factor have to be the same.
+
+    An example is the name "NVIDIA A100-SXM4-80GB" and the model "A100 SXM4". A name without a form factor fits models
+    of all form factors except PCIe and NVL. A part of a GPU (MIG) fits no model.
     """
     product, known = _words_of_name(name), _words_of_name(model)
     sockets = [{word for word in words if word.startswith("SXM")} for words in (product, known)]
@@ -213,6 +217,9 @@ def _model(name: str, row: dict[str, object]) -> GpuModel:
 
 
 def nccls_family(family: int) -> int:
-    """The CPU family in NCCL's count: it shifts the extended part of Linux's number, so that AMD's 23 becomes 143
-    (ncclTopoGetXmlFromCpu, src/graph/xml.cc, v2.28.9-1)."""
+    """NCCL's number for a CPU family of which Linux gives the number.
+
+    NCCL shifts the extended part of Linux's number, so that AMD's 23 becomes 143 (ncclTopoGetXmlFromCpu,
+    src/graph/xml.cc, v2.28.9-1).
+    """
     return family if family <= 15 else 15 + ((family - 15) << 4)

@@ -1,6 +1,7 @@
 """Records of the channel graphs that NCCL's search found, and the reader of NCCL's own graph dump.
 
-A graph that NCCL did not search is absent from the mapping. NCCL then computes with zeros, which ``EMPTY`` contains.
+Graphs are kept in mappings by name, without those that NCCL did not search. For these, NCCL computes with zeros, as in
+``EMPTY``.
 """
 
 import json
@@ -88,7 +89,7 @@ DUMP_IDS = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_dir
 
 
 def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
-    """The graphs of a file that NCCL wrote to NCCL_GRAPH_DUMP_FILE, and the number of ranks in them.
+    """The graphs in a file that NCCL wrote to NCCL_GRAPH_DUMP_FILE, by name, and the number of ranks in the graphs.
 
     BadTopology if it is not such a file.
     """
@@ -223,11 +224,13 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphTable:
-    """Graphs by shape, found on the topology with ``topology_sha256`` and with only the machine's own variables.
+    """The graphs that NCCL finds on one machine, by shape: release, GPUs per node, and whether there are several nodes.
 
-    NCCL_COLLNET_ENABLE=1 adds CollNet's two graphs. Other graphs that the variable changes are stored twice, the second
-    time with ``_with_collnet`` after the name. ``net_gbs`` is the bandwidth of the slowest path from a GPU to its own
-    adapter, 1e9 bytes per second, for releases that use it.
+    They were searched on the topology with ``topology_sha256``, and no variables were set but the machine's own.
+
+    NCCL_COLLNET_ENABLE=1 adds CollNet's two graphs. Each other graph that this variable changes is stored twice: the
+    changed graph has ``_with_collnet`` after its name. ``net_gbs`` is the bandwidth of the slowest path from a GPU to
+    its own adapter, 1e9 bytes per second, for releases that use it.
     """
 
     topology_sha256: str
@@ -240,7 +243,7 @@ class GraphTable:
         return tuple(sorted({release for release, _, _ in self.graphs}, key=release_key))
 
     def of(self, topology_sha256: str) -> "GraphTable":
-        """This table, or an empty one if it was made for another topology."""
+        """This table if it was made for the topology with this SHA-256; else an empty table."""
         return self if self.topology_sha256 == topology_sha256 else GraphTable(topology_sha256)
 
     def without(self, release: str) -> "GraphTable":

@@ -246,8 +246,8 @@ class _File:
         """Adds a <net> to every network device (class 0x02) that has none, in the order of bus ids, and a speed to
         every <net> that has none.
 
-        NCCL completes the file with what its network says (ncclTopoPopulateNics, src/graph/topo.cc, v2.28.9-1).
-        Returns, by name, the bus ids of the devices that had no <net>.
+        These are the values with which NCCL's network would complete the file (ncclTopoPopulateNics, src/graph/topo.cc,
+        v2.28.9-1). Returns, by name, the bus ids of the devices that had no <net>.
         """
         slots = list(self.root.iter("pci"))
         bare = [pci for pci in slots if pci.get("class", "").startswith("0x02") and not _nets(pci)]
@@ -343,10 +343,12 @@ def _bus_id(pci: ET.Element) -> str:
 
 
 def tidy(dump: str, machine: ET.Element) -> str:
-    """A dump rewritten as a topology file of ``machine``: in the machine's order, and without what belongs to the run.
+    """The text of a topology file that is made from a dump.
 
-    The search depends on the file's order, and the dump has the order in which the ranks' views were joined. Ranks,
-    hosts, and a network that exists only because NCCL needs one belong to the run.
+    It has the order of ``machine``, and lacks what belongs to the run that wrote the dump.
+
+    The search depends on the file's order, and the dump has the order in which the ranks' views were joined. What
+    belongs to the run are ranks, hosts, and a network that the dump only has because NCCL needs one.
     """
     root = ET.fromstring(dump)
     nets = {net.get("name") for net in machine.iter("net")}

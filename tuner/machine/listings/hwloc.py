@@ -116,8 +116,10 @@ class _Document:
         return child.get("name") if is_one else None
 
     def put(self, root: ET.Element, device: Element) -> ET.Element:
-        """Puts the <pci> of a device below the bridges that NCCL keeps: every second one, because each switch shows two
-        bridges on the way (ncclTopoGetXmlFromSys, src/graph/xml.cc, v2.28.9-1).
+        """Adds the <pci> of a device below the bridges that NCCL keeps, and returns it.
+
+        NCCL keeps every second bridge, because a path through a switch passes two of them (ncclTopoGetXmlFromSys,
+        src/graph/xml.cc, v2.28.9-1).
         """
         bridges = list(_bridges(device))  # the innermost bridge first
         above = self._cpu(root, device)

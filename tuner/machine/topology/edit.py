@@ -53,8 +53,9 @@ def add_cpu(root: ET.Element, value: str, change: str) -> None:
 
 
 def ids(root: ET.Element, value: str, change: str) -> None:
-    """Sets the ids of PCI devices: 1000:c010:1000:a064@BUSID has vendor and device, then optionally those of the
-    subsystem.
+    """Sets the ids of PCI devices, as in 1000:c010:1000:a064@BUSID.
+
+    The ids are those of the vendor and the device and, if given, those of the subsystem's vendor and device.
 
     By these ids NCCL recognises the two levels of one Broadcom switch (ncclTopoFlattenBcmSwitches). BadInput for other
     forms.
@@ -84,8 +85,10 @@ def _ranks(child: ET.Element, ranks: Mapping[ET.Element, int]) -> Iterator[int]:
 
 
 def nvswitch(root: ET.Element, value: str, change: str) -> None:
-    """Sets the number of NVLinks from GPUs to NVSwitches, which are the switches of the other GPUs, and removes all
-    other NVLinks of these GPUs.
+    """Sets the number of NVLinks from GPUs to NVSwitches, and removes all other NVLinks of these GPUs.
+
+    The NVLinks lead to the NVSwitches that the topology already has for these or other GPUs; if there are none, to one
+    hidden NVSwitch.
 
     BadInput for more NVLinks than such GPUs can have.
     """
@@ -194,12 +197,15 @@ ADD_UP = frozenset(
 
 
 def together(key: str, before: str | None, value: str) -> str:
-    """The value of a change that follows another change with the same key: changes of devices by name are joined."""
+    """The value of a change after an earlier change with the same key, whose value is ``before``.
+
+    If the two add up, both values are joined with a comma; else the later value counts.
+    """
     return f"{before},{value}" if before is not None and adds_up(key, value) else value
 
 
 def adds_up(key: str, value: str) -> bool:
-    """Whether a change is made in addition to another one with the same key, instead of replacing it."""
+    """Whether a change is made in addition to an earlier one with the same key, instead of replacing it."""
     return key in ADD_UP or (key in EDITS and "@" in value)
 
 
@@ -255,8 +261,10 @@ def over_ip(topology: str) -> str:
 
 
 def each_gpu_once(topology: str) -> str:
-    """The text of a topology whose GPUs are shared by ranks, in the form that libnccl needs: each GPU keeps only one
-    <gpu>, because NCCL would count the others as ranks of the new communicator."""
+    """The text of a topology in which several ranks may share a GPU, with only one <gpu> for each GPU.
+
+    If libnccl read the topology with all of them, it would count them as ranks of the new communicator.
+    """
     root = ET.fromstring(topology)
     for pci in root.iter("pci"):
         for gpu in pci.findall("gpu")[1:]:

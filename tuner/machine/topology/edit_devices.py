@@ -19,7 +19,9 @@ from tuner.machine.topology.records import NvLink, Target
 
 
 def assigned(change: str) -> Iterator[tuple[str, str | None]]:
-    """Yields the values of KEY=VALUE[@DEVICE][,VALUE[@DEVICE]]..., each with its device; None: all devices.
+    """Yields the values of KEY=VALUE[@DEVICE][,VALUE[@DEVICE]]..., each with its device.
+
+    The device is None for a value that is for all devices.
 
     BadInput for another form.
     """
@@ -40,7 +42,7 @@ def placed(change: str, what: str) -> Iterator[tuple[str, str]]:
 
 
 def number(element: ET.Element, name: str) -> int:
-    """The value of an attribute that is a whole number, which the reader has already checked."""
+    """The value of an attribute as a whole number; the reader has already checked that it is one."""
     return int(element.get(name, "0"), 0)
 
 
@@ -189,10 +191,10 @@ MOST_PORTS = 2  # NCCL_IB_MAX_DEVS_PER_NIC, src/transport/net_ib.cc, v2.20.5-1 t
 
 def merge_ports(root: ET.Element, devs: Collection[int], if_all: bool) -> bool:
     """Merges those adapters among ``devs`` that are ports of one device into one adapter with their total speed.
-    Returns whether there were any.
+    Returns whether any adapters were merged.
 
-    Ports of one device are on one PCI device, or on its functions. ``if_all``: only if all adapters have equally many
-    ports. All adapters are renumbered from 0.
+    Ports belong to one device if they are on the same PCI device, or on its functions. If ``if_all`` is true, nothing
+    is merged unless all adapters have equally many ports. All adapters are renumbered from 0.
     """
     parents = {child: parent for parent in root.iter() for child in parent}
     device_of = {net: pci.get("busid", "")[:-1] for pci in root.iter("pci") for net in pci.findall("nic/net")}
@@ -249,7 +251,10 @@ def add_nic(root: ET.Element, value: str, change: str) -> None:
 
 
 def move_nic(root: ET.Element, value: str, change: str) -> None:
-    """Moves adapters: NAME@PLACE. Everything on the same PCI device moves, too."""
+    """Moves adapters: NAME@PLACE.
+
+    With an adapter, everything else on its PCI device moves, too.
+    """
     for name, where in placed(change, "NAME"):
         move(root, slot_of_net(root, net_at(root, name, change)[0], change), where, change)
 
@@ -389,8 +394,10 @@ def pcie(root: ET.Element, value: str, change: str) -> None:
 
 
 def nvlinks(root: ET.Element, value: str, change: str) -> None:
-    """Sets the number of NVLinks of GPUs. The NVLinks are spread over the switches; if there are no switches, each
-    neighbour keeps its share. 0 removes all NVLinks.
+    """Sets the number of NVLinks of GPUs.
+
+    The NVLinks of a GPU are spread over the switches. If they lead to other GPUs instead, each of these keeps its
+    share. 0 removes all NVLinks.
 
     For one GPU (N@gpu:0), both ends of its links change; for two GPUs (N@gpu:0-gpu:1), only the links between them.
     BadInput for more NVLinks than such GPUs can have, and for GPUs without NVLinks.

@@ -1,5 +1,8 @@
-"""Reads NCCL's topology XML. Which attributes are required, their defaults and number bases follow topo.cc and xml.h
-(``src/graph``, v2.28.9-1)."""
+"""Reads NCCL's topology XML.
+
+It follows NCCL's topo.cc and xml.h (``src/graph``, v2.28.9-1) in which attributes are required, which defaults the
+others have, and in which base a number is read.
+"""
 
 import re
 import xml.etree.ElementTree as ET
@@ -225,10 +228,11 @@ _OF_ONE_HOST = expression(r'\s(?:host_hash|guid|rank)="[^"]*"')  # what differs 
 
 
 def hosts_of(file: Path) -> tuple[tuple[str, int], ...]:
-    """The topologies of the hosts in a file, in order, each with the number of successive equal hosts. Empty if the
-    file has only one host.
+    """The texts of the topologies of a file's hosts, in order; empty if the file has only one host.
 
-    Hosts that differ only in hashes, guids and ranks are equal. BadTopology if the file cannot be read.
+    Successive equal hosts have one entry: the topology, and the number of these hosts.
+
+    Hosts count as equal if they differ only in hashes, guids and ranks. BadTopology if the file cannot be read.
     """
     try:
         data = contents(file, MAX_BYTES)

@@ -130,7 +130,7 @@ class Topology:
         return self.gpus[:count]
 
     def placed(self, ranks: int) -> tuple[int, ...] | None:
-        """The GPU index of each of the first ``ranks`` local ranks; None if there are fewer local ranks."""
+        """For each of the first ``ranks`` local ranks, the index of its GPU; None if there are fewer local ranks."""
         all_ranks = self.gpu_of_rank or tuple(range(len(self.gpus)))
         return all_ranks[:ranks] if ranks <= len(all_ranks) else None
 
