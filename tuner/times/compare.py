@@ -103,21 +103,22 @@ def holm(chances: Sequence[float]) -> list[float]:
 
 
 def too_small(gain: float) -> str | None:
-    """The reason against a row with this gain, a share of 1; None if the gain is large enough, apart from noise."""
+    """The reason to drop a row of a table because its gain (a share of 1) is too small, apart from noise; else None."""
     return None if gain > LEAST_GAIN else f"gains {100 * gain:.1f} %, not more than {100 * LEAST_GAIN:.0f} %"
 
 
 def unsure(chance: float) -> str | None:
-    """The reason against a row whose gain is due to chance with this probability; None if the gain is beyond the
-    noise.
+    """The reason to drop a row of a table if its gain is due to chance with this probability.
+
+    None if the gain is beyond the noise.
     """
     return None if chance <= ERROR else f"probability of improvement {1 - chance:.3f}, below {SURE}"
 
 
 def decided(rows: Iterable[tuple[str | None, float, float]]) -> Iterator[tuple[float, str | None]]:
-    """Decides the rows of one table together. Each row has a reason against it (or None), its gain (a share of 1), and
-    the chance of seeing that without a real gain. Yields each row's corrected chance and the reason why the row is
-    dropped, None if it stays.
+    """Decides together which rows of one table stay. Each row is given as a reason to drop it (or None), its gain (a
+    share of 1), and the chance of seeing this gain without a real one. Yields each row's corrected chance and the
+    reason why the row is dropped, None if it stays.
     """
     all_rows = list(rows)
     for (why_not, gain, _), chance in zip(all_rows, holm([chance for _, _, chance in all_rows]), strict=True):

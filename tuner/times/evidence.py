@@ -54,7 +54,7 @@ class Evidence:
 
     @cached_property
     def levels(self) -> NDArray[np.float64]:
-        """Typical logarithm of the time by column, without what the units have in common."""
+        """Typical logarithm of the time in us of each column, without what all columns of a unit have in common."""
         rest = self.log_us - self._common[:, None]
         typical: NDArray[np.float64] = np.nanmean(rest, axis=0) if self.by_process else _medians(rest)
         return typical

@@ -16,8 +16,9 @@ Column = TypeVar("Column")
 
 
 class PickEvidence(Protocol[Column]):
-    """The interface to the times of one call by column, NCCL's own choice first. A level is the logarithm of a typical
-    time in us."""
+    """The interface to the times of one call by column. Each column is one request; NCCL's own choice is the first. A
+    level is the logarithm of a typical time in us.
+    """
 
     @property
     def columns(self) -> Sequence[Column]:
@@ -28,7 +29,7 @@ class PickEvidence(Protocol[Column]):
         """Combination that NCCL executed by its own choice; None if that is not known."""
 
     def requested(self, column: Column) -> Combination | None:
-        """Combination that was requested (or executed as the request led to); None for NCCL's own choice."""
+        """Combination that the column requested, or executed because of the request; None for NCCL's own choice."""
 
     def level(self, column: Column) -> float:
         """Logarithm of the typical time in us."""
@@ -54,10 +55,10 @@ class JudgedPick(Generic[Call, Column, OfCall]):
     """Compares NCCL's pick of one ``call`` with the measured best, times in us.
 
     ``pick`` is what NCCL ran by itself if that is known, else ``emulated_pick``; both are without channels. ``same``
-    are the columns that executed the pick, NCCL's own choice first. ``best`` is the combination of the fastest among
-    the first column of ``same`` and the ``others``. ``lost`` is the gain of the fastest other column over the pick,
-    None if one of the two was not measured. ``is_known`` says whether the pick can be judged: it loses, or was compared
-    with enough others. ``why`` says what is missing. ``ranks`` is the number of ranks in the ``file``.
+    are the columns that executed the pick, NCCL's own choice first. ``best`` is the combination of the fastest column
+    among the first of ``same`` and all ``others``. ``lost`` is the gain of the fastest other column over the pick, None
+    if one of the two was not measured. ``is_known`` says whether the pick can be judged: it loses, or was compared with
+    enough others. ``why`` says what is missing. ``ranks`` is the number of ranks in the ``file``.
     """
 
     call: Call
@@ -112,8 +113,8 @@ def judge(
     """Judges the ``pick``, given with its channels: it loses only if another column is faster beyond the noise.
 
     If fewer than ``enough`` others were measured and none is faster, the pick is not judged. The interval is corrected
-    for half as many comparisons as there are columns that may be the best: the best measured column may be best by
-    luck, so its time may be too short, never too long.
+    for half as many comparisons as there are columns that may be the best. Half as many are enough, because the error
+    has one direction: a column may measure best by luck, so its time may be too short but never too long.
     """
     same = columns_of(pick, evidence)
     others = tuple(column for column in evidence.columns if column not in same)

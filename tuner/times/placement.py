@@ -42,10 +42,10 @@ class OfTrays(TypedDict):
 
 
 def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
-    """NVLink domains of up to ``trays`` trays, for results that count hosts (trays with ``gpus`` each) or domains.
+    """NVLink domains of up to ``trays`` trays for results whose nodes are trays (with ``gpus`` each) or domains.
 
     Hosts that do not fill domains are divided equally into as few domains as possible: 32 trays in racks of 18 are two
-    domains of 16. BadInput if hosts cannot be divided so.
+    domains of 16. BadInput if the hosts cannot be divided equally.
     """
     if gpus > gpus_per_tray and gpus % gpus_per_tray == 0 and gpus // gpus_per_tray <= trays:
         return {"nodes": nodes, "trays": gpus // gpus_per_tray, "gpus_per_node": gpus_per_tray}
@@ -196,7 +196,7 @@ def searched_otherwise(
     """The first variable of a run, as NAME=VALUE, that makes NCCL's search differ from the machine's; None if no
     variable does.
 
-    The ``given`` variables do not count.
+    Variables that are in ``given`` are ignored.
     """
     for name in sorted(of_run.keys() & set(nccl.environment.search) - given.keys()):
         if own.get(name, of_run[name]) != of_run[name]:
@@ -228,7 +228,9 @@ class Placement(Generic[Key]):
         self.skipped: Counter[str] = Counter()
 
     def add(self, row: SampleBlock, of_run: Mapping[str, str], network: str, key: Key) -> None:
-        """Places a row whose run set the variables ``of_run`` and used ``network``; ``key`` identifies it."""
+        """Places a row whose run set the variables ``of_run`` and used ``network``; ``key`` identifies the row. A row
+        that cannot be placed is counted in ``skipped``.
+        """
         why = self._skipped(row, of_run, network)
         if why is not None:
             self.skipped[why] += 1
@@ -239,7 +241,10 @@ class Placement(Generic[Key]):
         self._kinds[shape, request].append((row.point.bytes, key))
 
     def picks(self) -> Iterator[tuple[Selection, Request, Picks, list[Key]]]:
-        """NCCL's picks by kind of call, one element per row, with the rows' keys; impossible kinds are skipped."""
+        """Yields NCCL's picks for each kind of call, one element per row, with the rows' keys.
+
+        Kinds of calls that cannot be emulated are counted in ``skipped``.
+        """
         for (shape, request), rows in self._kinds.items():
             try:
                 selection = self._site.selection(shape.nodes, shape.gpus_per_node, dict(shape.settings))

@@ -49,8 +49,7 @@ class Result:
 
 @dataclass()
 class TaskSamples:
-    """Collects the sample blocks of one task: ``blocks`` is how many, ``replaced`` how many of these ran something
-    else.
+    """Collects the sample blocks of one task. ``blocks`` counts them, ``replaced`` those that ran another combination.
 
     The lists are for blocks that count: medians in us with the process of each, all times, and whether the block was
     host-bound, if that was checked. ``wrong`` counts wrong results, ``wrong_blocks`` the sample blocks that have any.
@@ -97,8 +96,8 @@ class TaskSamples:
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """A rank that ends later than the median rank: by ``late`` times the duration of a call (mean over sample blocks),
-    and in ``late_blocks`` of ``blocks`` by at least LATE times that duration.
+    """A rank that ends later than the median rank. ``late`` is its delay divided by the duration of a call, as the mean
+    over ``blocks`` sample blocks. In ``late_blocks`` of these, the delay is at least LATE times that duration.
     """
 
     rank: int
@@ -111,7 +110,7 @@ def late_ranks(blocks: Iterable[SampleBlock], launcher: str | None) -> list[Late
     """Ranks that are late in most sample blocks, the latest first.
 
     Ranks wait for each other in every call, so a slow rank makes all ranks equally slow and shows only at the end of a
-    sample block. Only calls count that are long compared with the time in which the ranks are started, one after the
+    sample block. Calls count only if they take long compared with the time in which the ranks are started one after the
     other.
     """
     least_us = ONE_PROCESS_US if launcher in (None, "none") else SEVERAL_PROCESSES_US

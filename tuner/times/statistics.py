@@ -111,8 +111,8 @@ def student(freedom: float, share: float) -> float:
 class RunNoise:
     """Noise of a run, from all its calls together.
 
-    ``correlation`` is between a call's times in successive processes, 0 to 0.95; ``step_us`` is the timer's step in us,
-    of which the times of calls of one size are multiples; 0 if no step is seen.
+    ``correlation`` is the correlation between a call's times in successive processes, 0 to 0.95; ``step_us`` is the
+    timer's step in us, of which the times of calls of one size are multiples; 0 if no step is seen.
     """
 
     correlation: float = 0.0
@@ -131,8 +131,9 @@ def correlation(calls: Iterable[tuple[Hashable, ArrayLike]], errors: float = 0.0
     """Correlation of processes with their neighbours, 0 to 0.95, raised by ``errors`` times its standard error.
 
     ``calls`` are requests with logarithms of times, arrays [process]; at least 3 processes are needed. The lag-1
-    correlation of residuals is compared with that of an AR(1) process of the same length, less its mean. Calls of one
-    request may share their drift, so the standard error is computed as if there were one value per request.
+    correlation of the values less their mean is compared with that of an AR(1) process of the same length, also less
+    its mean. Calls of one request may share their drift, so the standard error is computed as if there were one value
+    per request.
     """
     lower: dict[Hashable, NDArray[np.float64]] = {}  # by how much each correlation would be too low, times the squares
     squares: dict[Hashable, float] = {}
@@ -184,9 +185,9 @@ def _autoregressive(units: int) -> NDArray[np.float64]:
 def timer_steps_us(times_us: Mapping[int, Sequence[Sequence[float]]]) -> dict[int, float]:
     """The timer's steps in us by nBytes; ``times_us`` has, by nBytes, the times of each call of that size.
 
-    A step is the smallest difference between times of calls of this or a larger size, because larger calls are timed in
-    shorter rows. The step is 0 if no two times of one call are equal, as with a timer whose step is smaller than the
-    noise.
+    A step is the smallest difference between times of calls of this or a larger size, because fewer successive calls
+    are timed together if calls are larger. The step is 0 if no two times of one call are equal, as with a timer whose
+    step is smaller than the noise.
     """
     found, least_us = {}, inf
     for size in sorted(times_us, reverse=True):

@@ -135,7 +135,7 @@ def reduce_scatter(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, int
 
 
 def alltoall(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Level) -> tuple[Phase, Phase]:
-    """Pairwise: with other GPUs of the node at its level, with all others over the network."""
+    """AllToAll in pairs: with GPUs of the same node over its links, with all other GPUs over the network."""
     gpus, ranks = whole("gpus_per_node", gpus_per_node), whole("gpus_per_node", gpus_per_node) * whole("nodes", nodes)
     near, far = Terms(gpus - 1, (gpus - 1) / ranks), Terms(ranks - gpus, (ranks - gpus) / ranks)
     return (

@@ -36,7 +36,8 @@ def _parts_ms(parts_us: Mapping[str, float]) -> str:
 class Projected:
     """The time of an AllReduce, and its parts by the links that it passes.
 
-    With a measured time also how much of it the model explains, and the adapter's bandwidth that it implies.
+    If there is a measured time, ``efficiency`` is the share of it that the model explains, and ``effective_nic_gbs`` is
+    the bandwidth of an adapter that it implies.
     """
 
     bytes: int = field(metadata=column("size", text=named_bytes))
@@ -128,8 +129,9 @@ class Fabric:
     def effective_nic_gbs(
         self, measured_us: ArrayLike, nbytes: ArrayLike, nodes: ArrayLike, ranks_per_node: ArrayLike
     ) -> Array:
-        """The rate in GB/s that each adapter would have in one direction if nothing else had taken time; without
-        ``nic_share``.
+        """The rate in GB/s that each adapter would have in one direction if nothing else had taken time.
+
+        ``nic_share`` is not used.
         """
         q, adapters = whole("nodes", nodes, least=2), self._adapters(whole("ranks_per_node", ranks_per_node))
         crossing = 2 * positive("bytes", nbytes) * (q - 1) / q

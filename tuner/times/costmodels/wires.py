@@ -63,9 +63,10 @@ def uplink_share(operation: CostOperation, algorithm: str, ranks: ArrayLike, ran
     """Share of a collective over one rank per node: the part of the bytes that leaves a switch of ``ranks_per_switch``.
 
     The ranks of a switch are neighbours. A ring crosses the switch's uplink once for each part, in AllReduce twice. PAT
-    sends 1, 2, 4 ... n/2 parts over distances n/2 ... 2, 1 (the part that s ranks further has, over the lowest set bit
-    of s), and d of the m ranks cross at a distance d < m. BadInput for other algorithms. Source: PatAGAlgorithm,
-    src/include/collectives.h, and the peers in src/device/prims_simple.h, v2.28.9-1.
+    sends 1, 2, 4 ... n/2 parts over the distances n/2 ... 2, 1: the part of the rank that is s ranks further travels
+    the distance of the lowest set bit of s. At a distance d below m, d of the m ranks of a switch send across its
+    uplink. BadInput for other algorithms. Source: PatAGAlgorithm, src/include/collectives.h, and the peers in
+    src/device/prims_simple.h, v2.28.9-1.
     """
     n, m = whole("ranks", ranks, least=2), whole("ranks_per_switch", ranks_per_switch)
     divides("ranks_per_switch", m, "ranks", n)
@@ -221,7 +222,9 @@ def ideal(
 
 @dataclass(frozen=True, slots=True)
 class IdealOfShape:
-    """The ideal of one shape; a bound is None if its links carry nothing, the efficiency without a measured busbw."""
+    """The ideal of one shape. A bound is None if its links carry nothing; the efficiency is None without a measured
+    busbw.
+    """
 
     gpus_per_node: int = field(metadata=column("GPUs per node"))
     nodes: int = field(metadata=column("nodes"))

@@ -40,9 +40,9 @@ class Given:
     """Facts given in addition to a file, which must not contradict it.
 
     ``nodes`` and ``gpus_per_node`` are for files that do not list their ranks, ``collective`` is for text of nccl-tests
-    that does not name its program. ``machine_gpus``: how many GPUs of each node such a file used, if nothing says so.
-    ``by_round``: whether a run of `measure` gives one row per round (with three processes or more, per process) instead
-    of one in all.
+    that does not name its program. ``machine_gpus``: the GPUs per node to assume for a file without ranks, if nothing
+    else gives their number. ``by_round``: whether a call that `measure` timed gives one row per round (one per process
+    with three processes or more) instead of a single row.
     """
 
     nccl: str = ""
@@ -137,8 +137,9 @@ class MeasurementFile:
     def measurements(self, collective: Collective | None = None) -> Measurements:
         """Reads the file's single times of a collective that NCCL tunes; ``collective`` is used if the file names none.
 
-        BadMeasurement as :meth:`read` raises it, for a file of columns, and if something else than such a collective
-        was run. If the file is only NCCL's log, there are choices but no times.
+        BadMeasurement as :meth:`read` raises it. BadMeasurement also for a file of columns, for output of nccl-tests
+        with several collectives, and for calls whose algorithm NCCL does not tune. If the file is only NCCL's log,
+        there are choices but no times.
         """
         if self.format in (FileFormat.parquet, FileFormat.columns):
             raise BadMeasurement(f"{self.path}: {_NONE}")
@@ -152,7 +153,7 @@ class MeasurementFile:
         return found
 
     def table(self, given: Given) -> Measurements:
-        """The file as a table, with the errors of :func:`read`."""
+        """The file as a table; raises what :func:`read` raises."""
         found = self.read(given)
         if self.format not in (FileFormat.parquet, FileFormat.columns):
             found = _rows(self.path, found, given)
@@ -204,15 +205,15 @@ def _content(path: Path) -> bytes:
 def read(path: Path, given: Given | None = None) -> Measurements:
     """Reads the table of a file; a row's line is its line in the file, or the number of the result in a record, from 1.
 
-    Times of single calls become their mean (nccl-tests) or median (`measure`). BadMeasurement for an error or a
-    contradiction to ``given`` names the file, and the line if there is one. BadInput if the package that reads the file
-    is missing.
+    Times of single calls become their mean (nccl-tests) or median (`measure`). BadMeasurement if the file has an error
+    or contradicts ``given``; the message names the file, and the line if there is one. BadInput if the package that
+    reads the file is missing.
     """
     return MeasurementFile(path).table(given or Given())
 
 
 def read_any(path: Path, collective: Collective | None = None) -> Measurements:
-    """The sample blocks of a file of any format, with the errors of :meth:`MeasurementFile.measurements`."""
+    """The sample blocks of a file of any format; raises what :meth:`MeasurementFile.measurements` raises."""
     return MeasurementFile(path).measurements(collective)
 
 

@@ -198,7 +198,8 @@ class MeasuredRun:
 
     ``environment``: variables in addition to the header's; an empty value means that it was not set in this run.
     ``devices`` are the numbers of the GPUs that take part on each node, if these are not the first ones. If ``launch``
-    and ``health`` are None or ``network`` is empty, the header's apply; ``health_note`` says why the health differs.
+    and ``health`` are None or ``network`` is empty, the header's apply; ``health_note`` says why this run's health
+    differs from the header's.
     """
 
     what: str
@@ -215,18 +216,18 @@ class Header:
     """Facts about all blocks of a file; None or an empty text if the file does not say.
 
     ``scenario`` is the communicator if the file describes it; else ``ranks`` and ``nodes`` say how large it was.
-    ``nccl`` is the release, ``file`` a file of another program from which the times are taken, ``gpus`` has the name of
-    each kind of GPU once. ``calls_per_time`` says of how many calls one time is the mean, below which nBytes.
-    ``graphs_below_bytes`` says below which nBytes calls were timed inside CUDA graphs. ``variables`` are the variables
-    of NCCL and its network that were set. ``others`` are the file's other keys.
+    ``nccl`` is the release. ``file`` is another program's file, if the times are from one. ``gpus`` has the name of
+    each kind of GPU once. ``calls_per_time`` has pairs of nBytes and a number of calls: below this nBytes, one time is
+    the mean of so many calls. Calls below ``graphs_below_bytes`` (nBytes) were timed inside CUDA graphs. ``variables``
+    are the variables of NCCL and its network that were set. ``others`` are the file's other keys.
 
     The other fields are for tables. ``machine`` is a name of the catalogue; ``machine_note`` says why there is no such
     name, or how certain it is; ``nccl_note`` says the same about the release. ``network`` is the network between nodes:
     ``InfiniBand``, ``sockets`` or the name of a plugin. ``site`` is the cluster if it has a name. ``health`` says
     whether the hardware performed as it should, ``health_note`` how that is known; a run may have another health.
-    ``adapters`` are the node's real adapters, which may differ from the catalogue's. ``noise_percent`` is by how much
-    two equal runs differ according to the source, by the smallest number of nodes for which that holds. ``left_out``
-    counts rows of the source that are left out, by reason. ``runs`` are the runs that blocks name.
+    ``adapters`` are the node's real adapters, which may differ from the catalogue's. ``noise_percent`` says by how much
+    two equal runs differ according to the source; each value's key is the smallest number of nodes for which it holds.
+    ``left_out`` counts rows of the source that are left out, by reason. ``runs`` are the runs that blocks name.
     """
 
     backend: str | None = None

@@ -96,12 +96,12 @@ class Log:
         self._first_bytes = self._read_bytes
 
     def skip(self) -> None:
-        """Leaves out what the log holds so far."""
+        """Skips what the log holds so far, so that :meth:`since` does not read it."""
         self._read_bytes = self.path.stat().st_size if self.path.is_file() else 0
 
     def since(self, collective: Collective, requested: Combination | None) -> Combination | None:
-        """The combination with which a collective ran since the last call; None if NCCL does not say. If there are
-        several, one that was not requested.
+        """The combination with which a collective ran since the last call; None if NCCL does not say. If the collective
+        ran with several combinations, the result is one whose algorithm or protocol was not requested.
         """
         executed = list(dict.fromkeys(self._combinations(collective)))
         others = [each for each in executed if requested is not None and each.algo_proto != requested.algo_proto]
@@ -625,7 +625,8 @@ _TELLING = (b"NCCL version ", b"NCCL_", b"_perf", b"#")  # lines of NCCL's log t
 def without_log(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Yields the lines of a file. Lines of NCCL's log that this module does not read, most of a long log, become empty.
 
-    The first line of each host stays: it shows the host's name, at which lines are cut if the log begins inside them.
+    The first line of each host stays, because it shows the host's name. Where the log begins inside another line, that
+    line is cut at this name.
     """
     hosts = set[str]()
     for line in lines:
@@ -653,8 +654,9 @@ def _without_tag(line: str) -> str:
 
 
 def wrong_count(text: str, dtype: DataType, is_error: bool) -> int:
-    """The number of wrong results in a printed value, which is a count or the largest error (then 1 if it is too
-    large).
+    """The number of wrong results according to a printed value, which is a count or the largest error.
+
+    For a largest error the result is 1 if the error is too large, else 0.
     """
     if text == "N/A":
         return 0

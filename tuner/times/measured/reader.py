@@ -1,9 +1,9 @@
 """Reads a CSV file of measured times: a table with its header in comments, or only columns, in either layout.
 
-The names of the columns tell the layout. It is ``collective,dtype,gpus,bytes,time_us`` (one node, out of place), or
-``collective,dtype,nodes,gpus_per_node,bytes,time_us`` and any of ``in_place,algorithm,protocol,channels``. The second
-layout may have ``run``, or ``source_id`` and ``notes``, from which the runs and, if all notes agree, facts of the
-header are made.
+The names of the columns tell the layout. The first layout is ``collective,dtype,gpus,bytes,time_us`` (one node, out of
+place). The second is ``collective,dtype,nodes,gpus_per_node,bytes,time_us`` and any of
+``in_place,algorithm,protocol,channels``. The second layout may also have ``run``, or ``source_id`` and ``notes``. The
+reader makes the runs from the notes and, if all notes agree on a fact, the header's fact as well.
 """
 
 import csv

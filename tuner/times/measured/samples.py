@@ -247,7 +247,7 @@ class SampleBlock:
         return Forced() if took is None else took if isinstance(took, Forced) else took.forced
 
     def of_bytes(self, nbytes: int) -> "SampleBlock":
-        """The block with another size and no times, so that blocks of the same kind of call are equal."""
+        """The block with this size and without times, so that blocks of the same kind of call are equal."""
         return replace(self, point=replace(self.point, bytes=nbytes), times_us=())
 
     @property
@@ -281,9 +281,9 @@ class SampleBlock:
 class Measurements:
     """A file: ``header`` says where, when and how; ``blocks`` are in the order of the run, or of the file.
 
-    ``name`` is the name of a table: its file's name without the ending. ``truncated``: the last line is cut off and
-    left out. ``ends_early``: that line is a row, and the header names larger sizes. ``other_hosts``: a message about
-    runs on different hosts in one file, empty without such runs.
+    ``name`` is the name of a table: its file's name without the ending. ``truncated``: whether the last line was cut
+    off and is left out. ``ends_early``: whether the line that was cut off is a row, and the header names larger sizes.
+    ``other_hosts``: a message about runs on different hosts in one file, empty without such runs.
     """
 
     header: Header
@@ -395,7 +395,7 @@ def from_content(path: Path, content: bytes) -> Measurements:
 
 
 def sha256s(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Digests of the files. BadMeasurement if two are equal, as times would count twice."""
+    """Digests of the files. BadMeasurement if two files are equal, because their times would count twice."""
     by_sha256: dict[str, Path] = {}
     for path in paths:
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -162,8 +162,8 @@ NO_NVLS = "NCCL_NVLS_ENABLE=0"
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """A table. ``path``: its file, if it is not a shipped one; ``said``: what all its rows forced, if the user said so;
-    files with ``said`` are assumed to share their settings.
+    """A table. ``path``: the table's file, if it is not a shipped table. ``said``: what all its rows forced, if the
+    user said so; files for which the user said this are assumed to share their settings.
     """
 
     table: Measurements
@@ -318,8 +318,8 @@ BACKEND = "arms"  # for files of any kind that are put together
 
 
 def of_arms(placed: MeasuredArms) -> list[Measurements]:
-    """The arms as measurements, one for each communicator and setting. Repeats are rounds; NCCL's own choice is as
-    logged, or as emulated.
+    """The arms as measurements, one for each communicator and setting. Each repeat of an arm counts as a round. What
+    NCCL's own choice executed is as logged, or as emulated.
     """
     together: dict[tuple[int, int, str, tuple[tuple[str, str], ...]], list[MeasuredCall]] = defaultdict(list)
     for one in placed.calls:

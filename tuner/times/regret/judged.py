@@ -134,10 +134,13 @@ def _stated(percent: Mapping[str, float], nodes: int) -> Noise | None:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """The combination that NCCL chose: as its log says, or that of the forced arm with the nearest time, ``label``.
+    """The combination that NCCL chose, as its log says, or else that of the forced arm whose time is nearest.
 
-    ``difference`` is the time of NCCL's choice over the arm's, minus 1. ``is_clear``: the combination was logged, or
-    all other arms differ more, beyond the noise. ``agrees``: it is the emulated pick.
+    ``label`` names the arm.
+
+    ``difference`` is the time of NCCL's choice over the arm's time, minus 1. ``is_clear``: whether the combination was
+    logged, or the times of all other combinations differ more, beyond the noise. ``agrees``: whether the combination is
+    the emulated pick.
     """
 
     label: str
@@ -179,8 +182,9 @@ class RunEvidence:
 
     @cached_property
     def identified(self) -> Executed | None:
-        """The combination that NCCL chose by itself. None if that run is missing; without a log also if fewer than two
-        combinations were forced or none of them is the emulated pick, as nothing can be distinguished then.
+        """The combination that NCCL chose by itself. None if NCCL's own choice was not measured. Without a log, the
+        result is also None if fewer than two combinations were forced or none of them is the emulated pick, because
+        times then cannot distinguish combinations.
         """
         default, arms, pick = self.measured.default, self.measured.forced, self.measured.pick
         if default is None:

@@ -38,7 +38,7 @@ class RecommendedRow:
     faster.
 
     ``gain_low`` and ``gain_high`` are the smallest and the largest ratio of the pick's time to that of ``choice``,
-    minus 1; ``surely`` is the lower end of the 95 % interval of the smallest. A row applies to all data types;
+    minus 1; ``surely`` is the lower end of the 95 % interval of the smallest one. A row applies to all data types;
     ``dtypes`` names the measured ones.
     """
 
@@ -176,11 +176,12 @@ def _agreement(sizes: Sequence[RunsPick]) -> Agreement:
 
 @dataclass(frozen=True, slots=True)
 class RunsQuery:
-    """What to read. ``labelled``: pairs of what a file forced (``Ring``, ``default``) and the file. ``files`` say
+    """The runs to read. ``labelled``: pairs of what a file forced (``Ring``, ``default``) and the file. ``files`` say
     themselves what they forced. ``tables``: names of shipped tables, or paths. ``nodes`` selects rows of tables, and is
     the number of nodes of files that do not list ranks.
 
-    The tables complete ``site``. ``noise_percent`` is by how much two equal runs differ, if the user knows it.
+    What ``site`` leaves open is taken from the tables. ``noise_percent`` is by how much two equal runs differ, if the
+    user knows it.
     """
 
     labelled: tuple[tuple[str, Path], ...] = ()
@@ -239,8 +240,9 @@ FIRST_CALLS = 4
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """A combination to force from ``low_bytes`` to ``high_bytes``, because its 90 % interval reaches below the pick's
-    time.
+    """A combination to force from ``low_bytes`` to ``high_bytes``, because it may be faster than the pick.
+
+    The 90 % interval of its calibrated time reaches below the pick's time.
 
     At ``bytes`` the possible gain is largest: the pick took ``pick_us``; according to ``calibration``, the combination
     may take ``low_us`` to ``high_us``. ``possible_gain`` is the pick's time over ``low_us``, minus 1. ``measured``:
