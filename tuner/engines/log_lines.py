@@ -102,7 +102,8 @@ def names(engine: str) -> Mapping[str, str]:
 
 
 def says_any(content: bytes) -> bool:
-    """Whether a log has any of an engine's lines about AllReduce; only lines that contain a mark are read."""
+    """Whether a log has any of an engine's lines about AllReduce; only lines that contain the mark of a row are
+    read."""
     marked = [row for row in _rows() if row.mark in content]
     return _may_say(marked) and any(
         next(_found(marked, line[:MOST_LINE_BYTES]), None) is not None for line in _near(marked, content)
@@ -126,7 +127,8 @@ def _near(marked: Sequence[_Row], content: bytes) -> Iterator[bytes]:
 def read(content: bytes) -> EngineLog | None:
     """What a log says about its engine; None if it has no line of an engine about AllReduce.
 
-    If a log has several starts of the engine, the last one counts. Lines of several ranks that say the same count once.
+    If the engine starts several times in a log, the last start counts. If several ranks print the same line, it counts
+    once.
     """
     marked = [row for row in _rows() if row.mark in content]
     if not _may_say(marked):

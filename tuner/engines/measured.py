@@ -27,7 +27,7 @@ class MeasuredAllReduce:
 
 
 def measured(engine: str, gpu: str, ranks: int, dtype: str) -> dict[int, MeasuredAllReduce]:
-    """The measured times of an engine by size in bytes; empty for GPUs, numbers of ranks and data types that were not
+    """The measured times of an engine by size in bytes; empty if this GPU, number of ranks or data type was not
     measured.
 
     ``gpu`` is a chip's name, such as H100. Nothing is interpolated between the measured sizes.

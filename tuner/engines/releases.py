@@ -46,7 +46,7 @@ class EngineRelease:
     ``experts`` are the implementations that bring tokens of data-parallel attention to experts and back, empty if they
     are not known. ``attention_dp`` says under ``scheme`` which collectives data-parallel attention makes
     (:mod:`tuner.answers.serving_calls`), and under ``group_without`` which implementations a group within data-parallel
-    attention does not have. ``gathers`` are the implementations that may carry an AllGather instead of NCCL.
+    attention does not have. ``gathers`` are the implementations that may carry an AllGather in place of NCCL's.
     ``windows`` has the conditions under which buffers are in symmetric windows, and says for each collective which of
     its two buffers then are in one. ``gathered_embedding`` has the conditions under which embeddings are gathered
     instead of summed. ``without_split_experts`` are the implementations that the engine does not have if experts are

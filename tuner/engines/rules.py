@@ -331,8 +331,11 @@ def below_vllm_custom_limit(situation: Situation, release: EngineRelease, given:
 
 @rule
 def outside_listed_range(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """The size is outside the range that a table gives for the number of ranks; with more than ``most_ranks`` ranks,
-    every size passes."""
+    """The size is outside the range that a table gives for the number of ranks.
+
+    If the table has no range for this number, every size passes if there are more than ``most_ranks`` ranks, and
+    otherwise none.
+    """
     within = release.limits[given["limits"]].get(str(situation.ranks))
     if within is None:
         return _if(situation.ranks > given["most_ranks"]), {"ranks": situation.ranks, "low": None, "high": None}
@@ -625,7 +628,8 @@ def carried_by(situation: Situation, release: EngineRelease, given: Given) -> Pa
 def at_most_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed:
     """The tensor has at most this number of rows; any size passes if the number of columns is not known.
 
-    If ``requests`` names a switch, the limit is raised to the rows of that number of sequences with their draft tokens.
+    If ``requests`` names a switch that is set, its value is a number of sequences; the limit is then at least the rows
+    of that many sequences with their draft tokens.
     """
     rows: int = given["rows"]
     if "requests" in given and situation.switches[given["requests"]] is not None:

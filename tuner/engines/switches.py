@@ -24,10 +24,10 @@ _ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 def read(release: EngineRelease, environment: Mapping[str, str], arguments: Iterable[str]) -> dict[str, object]:
     """The value of every switch of the release, by name: what the user set, or the default.
 
-    ``environment`` may hold other variables, which are ignored. BadInput for a variable whose name looks like one of
-    the engine's for AllReduce but that this release does not know, for a variable of another engine, for an unknown
-    argument, and for a value with which the engine would not start. ``arguments`` are ``name`` or ``name=value``, with
-    or without leading dashes.
+    ``environment`` may hold other variables, which are ignored. BadInput for a variable that by its name is about the
+    engine's AllReduce, but which this release does not know. BadInput also for a variable of another engine, for an
+    unknown argument, and for a value with which the engine would not start. ``arguments`` are ``name`` or
+    ``name=value``, with or without leading dashes.
     """
     values: dict[str, object] = {
         name: each.get("default") for name, each in {**release.variables, **release.arguments}.items()

@@ -23,9 +23,10 @@ _OTHER = "not Tree"  # what the name of a kernel says beside Tree
 class CheckedCall:
     """Calls of one kind and size that were executed in the same way, and the emulator's answer.
 
-    ``bytes`` is NCCL's nBytes. If the file only knows a range of sizes, ``to_bytes`` is the largest one: the call then
-    agrees if any size of the range has the executed pick, and ``emulated`` may have several answers. ``emulated`` is
-    empty if no algorithm can run. ``differs`` names what differs: algorithm, protocol, channels or threads.
+    ``bytes`` is NCCL's nBytes. If the file only knows a range of sizes, ``to_bytes`` is the largest size. The call then
+    agrees if the emulator picks for any size of the range what was executed, and ``emulated`` may have several answers.
+    ``emulated`` is empty if no algorithm can run. ``differs`` names what differs: algorithm, protocol, channels or
+    threads.
     """
 
     collective: Collective
@@ -71,8 +72,8 @@ class CheckedRun:
     """Result for all calls whose files say what was executed: how many agree, which differ, and which were not
     compared.
 
-    ``says``: for how many of the compared calls the files say the algorithm, the protocol, the channels and the
-    threads.
+    ``says`` has, for the algorithm, the protocol, the channels and the threads each, the number of compared calls for
+    which the files say it.
     """
 
     communicator: str

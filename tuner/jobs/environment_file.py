@@ -58,8 +58,9 @@ SIZES = [1 << power for power in range(10, 34)]
 class VariablesInFile:
     """The variables of NCCL that a file sets.
 
-    ``computed`` are those whose values the file computes, ``named`` those that it names without a value (for example,
-    to pass them on), ``of_plugins`` those of a network plugin. ``others`` is the number of all other variables.
+    ``computed`` are variables whose values the file computes, ``named`` variables that the file names without a value
+    (for example, to pass them on), and ``of_plugins`` variables of a network plugin. ``others`` is the number of all
+    other variables in the file.
     """
 
     path: Path
@@ -72,13 +73,14 @@ class VariablesInFile:
 
 @dataclass(frozen=True, slots=True)
 class FileEffects:
-    """What the variables of a file do to a communicator: their names, grouped as in :class:`VariablesInFile` and by the
-    effect that each by itself has on the picks of collectives on plain buffers.
+    """What the variables of a file do to a communicator.
 
-    ``tuners`` are variables that may make a plugin choose. ``given``: variables that the user set, whose values win
-    over the file's. ``computed``: variables whose values are computed, or come from elsewhere. ``refused`` has the
-    reason by name; these variables are left out. ``others``: how many variables belong neither to NCCL nor to a network
-    plugin; their names and values are not kept.
+    Most fields have names of variables. The names are grouped as in :class:`VariablesInFile`, and by the effect that
+    each variable by itself has on the picks of collectives on plain buffers. ``tuners`` are variables that may make a
+    plugin choose. ``given`` are variables that the user set, too: the user's values win over the file's. ``computed``
+    are variables whose values are computed, or come from elsewhere. ``refused`` has, by the name of a variable that was
+    left out, the reason why. ``others`` is the number of variables that belong neither to NCCL nor to a network plugin;
+    their names and values are not kept.
     """
 
     file: str
@@ -137,7 +139,8 @@ def of_text(path: Path, text: str) -> VariablesInFile:
 
 
 def of_process(content: bytes) -> dict[str, str] | None:
-    """The variables in a /proc/PID/environ, each followed by a zero byte; None for another kind of file."""
+    """The variables in the content of a /proc/PID/environ, in which a zero byte follows each variable; None for other
+    content."""
     if not content.endswith(b"\0") or content.count(b"\0") < 2:
         return None
     parts = [each.partition("=") for each in content.decode("utf-8", "replace").split("\0")[:-1]]

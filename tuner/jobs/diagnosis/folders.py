@@ -46,8 +46,9 @@ def of_job(folder: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def of_recorder(folder: Path, known: KnownFacts) -> FileDiagnosis:
-    """The findings on the Flight Recorder dumps of all ranks, in one folder or in a folder for each host: ranks that
-    called something else, or did not make the call in which others wait.
+    """The findings on the Flight Recorder dumps of all ranks, which are in one folder or in a folder for each host.
+
+    The findings name ranks that called something else than the others, or did not make the call in which others wait.
 
     BadInput for two dumps of one rank, and if no dump is complete.
     """

@@ -178,7 +178,7 @@ def _dumps_in(folder: Path) -> list[Path]:
 
 
 def cut(file: Path) -> Finding | None:
-    """Finds that an XML file of NCCL is cut off; None if it is complete, or no XML."""
+    """The finding that an XML file of NCCL is cut off; None if the file is complete, or is not XML."""
     content = read_bytes(file, BadInput)
     if content.lstrip()[:1] != b"<":
         return None

@@ -235,8 +235,8 @@ def of_settings(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def is_script(content: bytes) -> bool:
-    """Whether the text is a shell script, a Dockerfile or a cluster's manifest: it begins like one, or all its lines
-    are exports.
+    """Whether the text is a shell script, a Dockerfile or a cluster's manifest: it begins like one of these, or all its
+    lines are exports.
     """
     if _RUN.search(content[:MOST_BYTES].decode("utf-8", "replace")):
         return True

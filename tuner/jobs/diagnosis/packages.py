@@ -50,7 +50,7 @@ class InstalledPackage:
         return read_bytes(path, BadInput).decode("utf-8", "replace") if path.is_file() else ""
 
     def recorded(self, member: str) -> str | None:
-        """A file's checksum as the package's RECORD writes it; None if RECORD has none."""
+        """A file's checksum as the package's RECORD writes it; None if RECORD has no checksum of that file."""
         rows = csv.reader(self.text("RECORD").splitlines())
         return next((row[1] for row in rows if len(row) > 1 and row[0] == member and row[1]), None)
 
@@ -66,11 +66,11 @@ def site_packages(folder: Path) -> list[Path]:
 
 
 def of_packages(folder: Path, known: KnownFacts, environment: Mapping[str, str] | None = None) -> FileDiagnosis:
-    """The findings on which libnccl jobs of an environment load. ``environment`` are the variables of jobs (None: the
-    caller's).
+    """The findings that say which libnccl the jobs of a Python environment load. ``environment`` are the environment
+    variables of the jobs (None: the caller's).
 
-    torch searches in the order that its own file says, nccl4py in the order of cuda-pathfinder, other programs in that
-    of the loader.
+    torch searches for libnccl in the order that its own file says, nccl4py in the order of cuda-pathfinder, and other
+    programs in the order of the loader.
     """
     variables = os.environ if environment is None else environment
     found = list(_Environment(folder, variables).findings())

@@ -51,7 +51,7 @@ def _json_at(content: bytes) -> int | None:
 
 
 def of_ras(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """The findings on a report; if another report is known, also whether the ranks have moved on in between.
+    """The findings on a report; if another report is known, they also say whether the ranks have moved on in between.
 
     BadInput if the file is cut off or no report.
     """

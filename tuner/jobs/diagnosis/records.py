@@ -144,8 +144,10 @@ def text_of(file: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RanksBehind:
-    """Ranks of a communicator that have counted fewer calls of an operation than others, which are at ``ahead``;
-    ``ranks`` are pairs (rank, count)."""
+    """Ranks of a communicator that have counted fewer calls of an operation than the rank that has counted the most.
+
+    ``ranks`` are pairs (rank, count); ``ahead`` is the largest count.
+    """
 
     communicator: str
     operation: str

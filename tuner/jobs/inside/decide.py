@@ -132,8 +132,8 @@ class ExploredArm:
 
 
 def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: JobSteps | None = None) -> JobDecision:
-    """Decides about the arms on all communicators; ``steps`` are the job's. BadInput if only one choice ran for each
-    call, as the job then did not explore; CannotBeJudged if no call has a time on every rank.
+    """Decides about the arms on all communicators; ``steps`` are the job's training steps. BadInput if only one choice
+    ran for each call, as the job then did not explore; CannotBeJudged if no call has a time on every rank.
     """
     spans, whole_us = list[tuple[float, float]](), 0.0
     candidates: list[JoinedCalls] = []
@@ -167,7 +167,11 @@ def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: Job
 
 
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """How many seconds these spans cover together; there may be days between restarts of a job."""
+    """How many seconds these spans cover together, without the gaps between them: days may pass before a job is
+    restarted.
+
+    A span is a pair of its first and its last time in s.
+    """
     total_s, end_s = 0.0, -inf
     for first, last in sorted(spans):
         total_s, end_s = total_s + max(0.0, last - max(first, end_s)), max(end_s, last)

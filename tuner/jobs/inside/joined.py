@@ -81,9 +81,9 @@ class JoinedCalls:
     """The calls of one communicator that all its ranks have, in the order in which they ended; arrays are indexed
     [call].
 
-    ``at_s`` is the wall clock at a call's end. ``waiting_us`` is the waiting of all ranks' kernels, summed; ``last`` is
-    the rank that came last. ``call`` is the index into ``kinds``, ``sequence`` NCCL's number. ``incomplete`` counts
-    calls that some ranks have no record of, ``mismatched`` those that ranks executed differently.
+    ``at_s`` is the wall clock at a call's end. ``waiting_us`` is the time that kernels waited, added up over all ranks;
+    ``last`` is the rank that came last. ``call`` is the index into ``kinds``, ``sequence`` NCCL's number.
+    ``incomplete`` counts calls that some ranks have no record of, ``mismatched`` those that ranks executed differently.
     """
 
     communicator: JobCommunicator
@@ -245,7 +245,7 @@ def no_call(communicators: Iterable[JobCommunicator]) -> CannotBeJudged:
 
 
 def largest(folder: JobFolder) -> JobCommunicator:
-    """The communicator with the most kernel time over all ranks. BadInput if there is none."""
+    """The communicator whose kernels took the most time over all ranks. BadInput if there is no communicator."""
     for number, files in _by_communicator(folder).items():
         return _communicator(number, files)
     raise BadInput("no call has a record of every rank")
@@ -278,8 +278,8 @@ def _time_us(files: Sequence[tuple[JobFile, int]]) -> float:
 
 
 def job_call(kind: Any, ranks: int) -> JobCall | None:
-    """The kind of call that a struct job_kind describes; None if it is not a collective that NCCL tunes, or is
-    impossible."""
+    """The kind of call that a struct job_kind describes; None if the call is not a collective that NCCL tunes, or if
+    the struct has impossible values."""
     words = {name: kind[name].decode(errors="replace") for name in ("function", "type", "algorithm", "protocol")}
     collective, algorithm = choice.collective(words["function"]), choice.algorithm(words["algorithm"])
     protocol = choice.protocol(words["protocol"])

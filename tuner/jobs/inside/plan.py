@@ -49,8 +49,10 @@ EVERY = (10, 1000)
 
 @dataclass(frozen=True, slots=True)
 class PlannedArm:
-    """An arm, and its time relative to what runs now: from ``blocks`` blocks in this job, or if that is 0 from the
-    model. ``sd`` is the standard deviation of the logarithm of ``factor``; None if it is not known.
+    """An arm, and ``factor``: the arm's time divided by the time of what runs now.
+
+    The factor was measured in ``blocks`` blocks of this job; if ``blocks`` is 0, it is the model's. ``sd`` is the
+    standard deviation of the logarithm of ``factor``; None if it is not known.
     """
 
     arm: Combination
@@ -61,8 +63,8 @@ class PlannedArm:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call that is worth exploring. ``share`` is its share of all time in collectives, ``block`` the number of calls
-    in a block.
+    """A call that is worth exploring. ``share`` is the call's share of all time in collectives, ``block`` is how many
+    calls a block has.
     """
 
     point: Point
@@ -77,7 +79,7 @@ class PlannedCall:
 class JobPlan:
     """The table for the job's next run. ``cost`` is what exploring costs as predicted by ``model``, as a share of the
     time in collectives; its 90 % interval is None if the model's error is not known. ``cost_of_job`` is the cost as a
-    share of the wall clock. ``days`` is how long exploring lasts at this rate.
+    share of the wall clock. ``days`` is how many days exploring lasts at this rate.
     """
 
     model: str

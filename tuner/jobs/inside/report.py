@@ -249,7 +249,7 @@ def _usual(each: JoinedCalls) -> dict[Point, Combination | None]:
 
 def write_parquet(folder: Path, joined: Iterable[JoinedCalls]) -> Iterator[JoinedCalls]:
     """Writes the calls of each communicator to ``communicator=ID/calls.parquet``, as partitioned Parquet, and yields
-    them.
+    the calls of each communicator after that.
     """
     extras.require("polars", f"{folder}: writing Parquet")
     import polars as pl

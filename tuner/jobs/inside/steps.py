@@ -30,16 +30,16 @@ _VALID = "valid: nsys' SQLite export or its CSV of NVTX ranges, JSON lines with 
 
 @dataclass(frozen=True, slots=True)
 class JobSteps:
-    """Steps in the order in which they ended; arrays [step], numbers in s. ``dated``: ends are by the wall clock; else
-    they count from 0."""
+    """Steps in the order in which they ended; arrays [step], numbers in s. If ``dated`` is true, the steps' ends are
+    times of the wall clock; else they count from 0."""
 
     end_s: NDArray[np.float64]
     time_s: NDArray[np.float64]
     dated: bool
 
     def since(self, begin_s: float) -> "JobSteps":
-        """A copy with wall-clock times. If the file has none, the first step begins at ``begin_s``, the time of the
-        job's first call.
+        """A copy with wall-clock times. If the file has no wall-clock times, the first step begins at ``begin_s``, the
+        time of the job's first call.
         """
         return self if self.dated else JobSteps(self.end_s + begin_s, self.time_s, True)
 
