@@ -77,7 +77,7 @@ def other_releases(table: Path, running: str) -> str | None:
 
 
 def strict(table: Path) -> dict[str, str]:
-    """Variables that make the plugin refuse a table with a mistake, or one whose content has changed since now."""
+    """Variables that make the plugin refuse a table that has a mistake, or that changes after this call."""
     pinned = {"NCCL_TUNER_TABLE_SHA256": sha256(table)} if table.is_file() else {}
     return {"NCCL_TUNER_STRICT": "1", **pinned}
 
@@ -123,8 +123,10 @@ class AskedPlugin:
         )
 
     def answer(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:
-        """What NCCL runs after the plugin's answer; None for NCCL's own pick. ``cost_us`` is NCCL's cost table in us,
-        indexed [algorithm][protocol]."""
+        """What NCCL runs after the plugin's answer; None if it runs its own pick.
+
+        ``cost_us`` is NCCL's cost table in us, indexed `[algorithm][protocol]`.
+        """
         return self._by_costs(call, cost_us) if self.interface.hands_costs else self._by_name(call, cost_us)
 
     def answers(self, request: Request, nbytes: SizeArray, costs_us: FloatArray) -> TunerAnswers:
@@ -191,8 +193,9 @@ LOOKED_UP_SINCE = 2  # first interface of the releases in which NCCL looks for t
 class FileTuner:
     """This project's plugin with a file of the format ``table`` or ``nvidia``.
 
-    For calls that the file does not decide, the plugin asks the tuner ``following``. NCCL_TUNER_NEXT names it; if
-    ``by_default`` is true, it is the tuner that NCCL would have loaded (2.19 and 2.20 look for none).
+    For calls that the file does not decide, the plugin asks the tuner ``following``. If ``by_default`` is false,
+    NCCL_TUNER_NEXT names that tuner. If it is true, it is the tuner that NCCL would have loaded without this plugin;
+    2.19 and 2.20 look for none, so there the plugin asks nobody.
     """
 
     format: str
@@ -267,8 +270,10 @@ class FileTuner:
         return other_releases(self.file, release)
 
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
-        """The chunk size in bytes by the deciding row, or else by the following tuner; None if nothing sets chunk
-        sizes, or NCCL does not ask for them."""
+        """The chunk size in bytes that the deciding row sets, or else the following tuner.
+
+        None if neither sets it, or if NCCL does not ask for it.
+        """
         communicator, request = question.communicator, question.request
         if not loading.interface(communicator.release).asks_chunks:
             return None

@@ -40,8 +40,9 @@ def request(collective: Collective) -> Request:
 
 
 def decisions(selection: Selection, collectives: Iterable[Collective], channels: bool = False) -> list[Decision]:
-    """Rows with the release's pick for every size from 0 up; with ``channels`` also the most channels that NCCL allows
-    for it.
+    """Rows with the pick of the release for every size from 0 on.
+
+    If ``channels`` is true, a row also sets the number of channels, to the most that NCCL allows for the pick.
 
     A collective that cannot run has no rows.
     """
@@ -162,7 +163,10 @@ def for_release(rows: list[Decision], runs: Selection) -> tuple[list[Decision], 
 
 
 def notes_on_costs(rows: list[CostRow], runs: Selection) -> list[str]:
-    """Notes about costs that have no effect with another release on the same machine."""
+    """Notes about rows of costs that have no effect in another release.
+
+    ``runs`` is the selection of that release on the same machine.
+    """
     cells = {(row.collective, row.algorithm, row.protocol): row.time is not None for row in reversed(rows)}
     notes = []
     for (collective, algorithm, protocol), timed in cells.items():
@@ -203,8 +207,8 @@ Edge = tuple[int, Choices | None]
 def between(known: Mapping[CommunicatorSize, Sequence[Decision]], unequal: bool = True) -> list[Decision]:
     """Interpolates rows for every number of nodes between those of ``known``; the ranks per node stay the same.
 
-    If ``unequal`` is false, rows only have choices that both neighbours make; other sizes are left to NCCL. BadInput if
-    the communicators differ in their ranks per node, or there are fewer than two.
+    If ``unequal`` is false, a row is only made for a choice that both neighbouring numbers of nodes have; other sizes
+    are left to NCCL. BadInput if the communicators differ in their ranks per node, or there are fewer than two.
     """
     shapes = sorted(known, key=lambda shape: shape.nodes)
     per_node = {shape.ranks / shape.nodes for shape in shapes}

@@ -109,9 +109,10 @@ _SAYS_ALL = {"NCCL_DEBUG": "INFO"}  # otherwise the plugin does not format lines
 class DecidingRows:
     """The lines of a table's rows that decide a call, as the plugin itself found them.
 
-    ``decision`` is the line of the row whose choice NCCL runs. If there is none, ``unavailable`` is the line of the
-    first matching row, of whose choices NCCL can run none. ``costs`` are the lines of rows that give times.
-    ``undecided``: the table changes nothing, so that another tuner would be asked.
+    ``decision`` is the line of the row whose choice NCCL runs. If there is no such row, ``unavailable`` is the line of
+    the first row that matches the call although NCCL can run none of its choices. ``costs`` has, by algorithm and
+    protocol, the line of the row that gives the time. ``undecided``: the table changes nothing, so that another tuner
+    would be asked.
     """
 
     decision: int | None = None
@@ -125,9 +126,9 @@ class DryRun:
 
     As in a job, a file is read once: all objects that are open at the same time see the same content.
 
-    ``version`` is the version of the interface that a release looks up, 1 to 7. Versions 1 and 2 have no cost tables:
-    see :meth:`name`. ``env`` are the variables that the plugin reads, except for NCCL_TUNER_TABLE; it never sees the
-    caller's environment. No other tuner is asked unless ``env`` names one in NCCL_TUNER_NEXT.
+    ``version`` is the version, 1 to 7, of the tuner interface by which NCCL would call the plugin. Versions 1 and 2
+    have no cost tables: see :meth:`name`. ``env`` are the variables that the plugin reads, except for NCCL_TUNER_TABLE;
+    it never sees the caller's environment. The plugin asks no other tuner unless ``env`` names one in NCCL_TUNER_NEXT.
     """
 
     _module: ClassVar[str] = "_plugin"  # name in csrc/bindings.py
@@ -207,8 +208,10 @@ class DryRun:
         return None if unnamed else (Algorithm(algorithm[0]), Protocol(protocol[0])), int(count[0])
 
     def rows(self, call: TunerCall, cost_us: ArrayLike) -> DecidingRows:
-        """Finds the rows that decide a call; the plugin does not count this call. Interface versions 1 and 2 do not use
-        ``cost_us``."""
+        """Finds the rows that decide a call; the plugin's counts do not change.
+
+        ``cost_us`` is not used in interface versions 1 and 2.
+        """
         table = np.array(cost_us, dtype=np.float32, order="C")
         explanation = self._ffi.new("struct explanation *")
         self._lib.call_explain(self.version, self._context, self._call(call), self._cells(table), explanation)
@@ -306,15 +309,17 @@ class _SharedTables:
         self._counting = threading.Lock()
 
     def open(self, lib: Any) -> None:
-        """To be called before a communicator is created, while other threads cannot change the environment. If no other
-        communicator is open, files are read again."""
+        """Must be called before a communicator is created, while other threads cannot change the environment.
+
+        If no other communicator is open, the plugin then reads its files again.
+        """
         with self._counting:
             if self._open == 0:
                 lib.call_forget_tables()
             self._open += 1
 
     def close(self) -> None:
-        """To be called after a communicator has been closed."""
+        """Must be called after a communicator has been closed."""
         with self._counting:
             self._open -= 1
 

@@ -51,8 +51,11 @@ def forced(collective: Collective, algorithm: Algorithm, protocol: Protocol, cha
 
 
 class Forcing:
-    """The forcing plugin of this process. Make this object before libnccl loads its plugin: libnccl then finds the
-    loaded one by its name, in whatever folder it is."""
+    """The forcing plugin of this process.
+
+    Create this object before libnccl loads its plugin. The object loads the plugin, and libnccl then finds the loaded
+    one by its name, whatever folder it is in.
+    """
 
     def __init__(self) -> None:
         self.path = forcing_path()

@@ -61,7 +61,7 @@ def check_communicator(table: Table, communicator: Comm, dtype: DataType, op: Op
 
 
 def check_types(table: Table, communicator: Comm) -> list[TableFinding]:
-    """Finds the first row for Ring, if rows for Ring have no effect on 8-bit sums."""
+    """Notes, at the first row for Ring, if rows for Ring have no effect on sums of 8-bit floats (fp8) here."""
     if not {timing.deep_fp8_ring, timing.deep_fp8_ring_where_available}.intersection(communicator.rules.penalty):
         return []
     for row in table.decisions:

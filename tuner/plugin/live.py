@@ -66,8 +66,11 @@ class LiveCounts:
 
 @dataclass(frozen=True, slots=True)
 class LiveRow:
-    """A row's counts, summed over all ranks that have its table. ``on`` is the number of ranks on which it decided or
-    gave a time, ``missing`` names the first of the others."""
+    """A row's counts, summed over all ranks that have its table.
+
+    ``on`` is the number of ranks on which the row decided a call or gave a time. ``missing`` names the first of the
+    ranks on which it did neither, if it did on others.
+    """
 
     line: int
     calls: int

@@ -91,10 +91,13 @@ def first(holds: Callable[[Interface], bool]) -> str:
 
 
 def job_settings(live: Path | None, switch: Path | None, timed: bool) -> dict[str, str]:
-    """Variables of one job: its start time, which is the same on all ranks, the folder ``live`` for counts, and the
-    file ``switch`` that turns plugins on and off.
+    """Variables that are set once for a job, with the same values on all ranks.
 
-    ``timed``: the table is valid on certain days only. BadInput for a switch that does not exist.
+    They name the folder ``live`` for counts, the file ``switch`` that turns plugins on and off, and the time at which
+    the job starts.
+
+    The time is set if there is a switch, or if ``timed`` is true: the table is only valid on certain days. BadInput for
+    a switch that does not exist.
     """
     if switch is not None and not switch.is_file():
         raise BadInput(f"{switch} does not exist: make an empty file that all nodes see, which is a switch that is on")
@@ -116,10 +119,10 @@ def environment(
     """Variables that make ``nccl`` load the plugin in ``file`` and make the plugin read ``table``; all paths become
     absolute.
 
-    The plugin accepts the table only with its current content. For calls that the table does not decide, it asks the
-    tuner ``following``: a path, a library's name, or "none". A release that cannot load a path gets the plugin's name,
-    and LD_LIBRARY_PATH gets its folder. BadInput for a release without tuner plugins, and for a file that such a
-    release cannot find by name; OSError if there is no such table.
+    The plugin only accepts the table if its content is the same as at the time of this call. For calls that the table
+    does not decide, it asks the tuner ``following``: a path, a library's name, or "none". A release that cannot load a
+    path gets the plugin's name, and LD_LIBRARY_PATH gets its folder. BadInput for a release without tuner plugins, and
+    for a file that such a release cannot find by name; OSError if there is no such table.
     """
     interface(nccl)
     file = Path(os.path.abspath(file))

@@ -22,8 +22,10 @@ _Count = TypeVar("_Count")
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """The number of calls that a row decided, and of those for which it was the first match although NCCL could run
-    none of its choices."""
+    """Counts of one row: the calls that it decided, and those that it matched but could not decide.
+
+    ``could_not_run`` counts calls for which the row was the first match, but NCCL could run none of its choices.
+    """
 
     line: int
     decided: int
@@ -158,8 +160,10 @@ class TableStats:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Ranks of one communicator that have different tables. If NCCL does not name communicators, the ranks of all with
-    one size count as one."""
+    """Ranks of one communicator that have different tables.
+
+    If NCCL does not tell the plugin which communicator it is, all communicators of the same size count as one.
+    """
 
     communicator: str
     tables: dict[str, list[str]]  # hosts by hash, or by "none"

@@ -19,7 +19,7 @@ from tuner.plugin.dry_run import DecidingRows, LogLine
 
 
 class Say(Enum):
-    """The part of a call's choice that a tuner can decide."""
+    """How much of a call's choice a tuner can decide: nothing, its protocol, or all of it."""
 
     none = "no say"  # NCCL asks no tuner, or ignores the answer
     protocol = "its protocol"  # NCCL uses a symmetric kernel only if the answer is LL
@@ -52,9 +52,9 @@ def bypass_of(selection: Selection, request: Request, size: int, path: NonClassi
 
 
 class ProtocolOfTuner:
-    """The protocol that the classic path would use for one call after the plugin's answer, if NCCL asks for it.
+    """Answers which protocol a call would use after the plugin's answer if an algorithm carried it (the classic path).
 
-    Some releases ask for it before they give a call a low-latency symmetric kernel.
+    Some releases of NCCL determine this protocol before they give a call to a low-latency symmetric kernel.
     """
 
     def __init__(self, asked: AskedPlugin) -> None:
@@ -70,13 +70,16 @@ class ProtocolOfTuner:
             return None
 
     def say(self, path: NonClassicPath | None) -> Say:
-        """Which part of the call the tuner could decide, if the call takes ``path`` (None: the classic path)."""
+        """How much of the last call's choice the tuner could decide, if NCCL runs the call by ``path``.
+
+        None stands for the classic path: an algorithm.
+        """
         if path is None:
             return Say.choice
         return Say.none if self._question is None else Say.protocol
 
     def rows(self) -> DecidingRows:
-        """The rows that decided the protocol; empty if NCCL did not ask for it."""
+        """The rows that decided the protocol; empty if NCCL did not ask for the protocol."""
         if self._question is None:
             return DecidingRows()
         (costs_us,) = self._asked.selection.cost_table(*self._question)
@@ -89,8 +92,10 @@ def _known(time_us: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class TrialPick:
-    """A pick in a trial. ``time_us`` is negative if NCCL computes no time for the combination;
-    :func:`tuner.base.numerics.is_time` is false for it if NCCL never picks the combination by itself.
+    """A pick in a trial.
+
+    ``time_us`` is negative if NCCL computes no time for the combination. If NCCL computes a value, but never picks the
+    combination by itself, :func:`tuner.base.numerics.is_time` is false for that value.
     """
 
     algorithm: Algorithm
@@ -111,8 +116,10 @@ class FittedPick(TrialPick):
 
 @dataclass(frozen=True, slots=True)
 class TableTrial:
-    """A trial of one size. ``decision`` is the line of the row that names the pick, ``cost`` the line of the row that
-    gives its time.
+    """A trial of one size.
+
+    ``decision`` is the line of the row that names the pick with the table; ``cost`` is the line of the row that gives
+    the time of this pick.
 
     ``unavailable`` is the line of the first matching row, if NCCL can run none of its choices here and no other row
     decides. Channels that the table sets are an upper bound.

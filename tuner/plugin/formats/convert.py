@@ -70,10 +70,12 @@ class OtherNvidiaFile:
 
 
 def other_nvidia(content: bytes, name: str) -> OtherNvidiaFile | None:
-    """How a file differs from NVIDIA's format, if it can be read once its header is skipped and rows without nNodes and
-    nRanks apply to any number of nodes and ranks.
+    """How a file differs from NVIDIA's format, if it is almost in that format; else None.
 
-    None if it cannot be read like this, either.
+    The file may have a header that is not a comment, and rows without nNodes and nRanks, which then apply to any
+    numbers of nodes and ranks.
+
+    None if the file has other differences, too.
     """
     kept, header, counts = list[str](), 0, list[int]()
     for number, line in enumerate(content.decode("latin-1").splitlines(), start=1):

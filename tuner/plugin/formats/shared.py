@@ -24,8 +24,11 @@ Place = Callable[[int], str]  # says where a row was read, given its line
 
 
 def ranked(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
-    """Rewrites rows that fall through to the next one as rows that list their choices in order. BadTable if too many
-    rows overlap."""
+    """Rewrites rows that fall through as rows that list their choices in order.
+
+    A row falls through if it leaves a call whose choice cannot run to the next row that matches. BadTable if too many
+    rows overlap.
+    """
     decisions: list[Decision] = []
     shapes = [boxes.of(row) for row in rows]
     index, meetings = Boxes(shapes), _Meetings()
@@ -65,8 +68,10 @@ def _ranked(row: Decision, below: Sequence[Decision], meetings: _Meetings) -> It
 
 
 def single(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
-    """Rewrites rows with ordered choices as rows with one choice each that fall through. BadTable if a call could then
-    fall through to a choice that its row does not name.
+    """Rewrites each row with ordered choices as several rows with one choice each.
+
+    If the choice of such a row cannot run, the call falls through to the next row. BadTable if a call could then reach
+    a choice that its original row does not name.
     """
     by_collective: dict[object, list[Decision]] = {}
     for row in rows:
@@ -176,8 +181,10 @@ def data_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def named(valid: Mapping[str, _Value], word: str, what: str) -> _Value:
-    """The member that is spelled exactly like ``word``. Mistake for an unknown word, which other readers would
-    misread."""
+    """The value in ``valid`` whose name is exactly ``word``.
+
+    Raises Mistake for an unknown word, which the tuners' own readers would take for something else.
+    """
     if word not in valid:
         raise Mistake(f"unknown {what} '{shown(word)}' ({one_of(valid)})")
     return valid[word]
@@ -193,7 +200,7 @@ def whole(word: str, what: str, least: int, most: int) -> int:
 
 
 def any_or(word: str, what: str, least: int, most: int) -> int | None:
-    """The value; None for -1, which means any."""
+    """The whole number that ``word`` stands for; None for -1, which means any number."""
     return None if word == "-1" else whole(word, f"{what}, if not -1 for any,", least, most)
 
 

@@ -97,7 +97,10 @@ MOST_MEETINGS = 20_000_000  # most pairs of overlapping boxes; 6,000 rows that a
 
 
 class Boxes:
-    """Many boxes, indexed to find those that overlap with a given box; None is an empty box."""
+    """Many boxes, with an index to find those that overlap with a given box.
+
+    None stands for an empty box, which overlaps with no other.
+    """
 
     def __init__(self, boxes: Sequence[Box | None], most_meetings: int = MOST_MEETINGS) -> None:
         empty = [(1, 0)] * len(Box._fields)
@@ -112,7 +115,10 @@ class Boxes:
         self._most = self._left = most_meetings
 
     def above(self, number: int) -> list[int]:
-        """Indices of boxes before the box ``number`` that overlap with it; fast if asked in ascending order."""
+        """Indices of the boxes that overlap with the box ``number`` and come before it.
+
+        Calls are fast if their numbers ascend.
+        """
         group, at = divmod(number, _GROUP)
         if group != self._above[0]:
             self._above = group, self._group_above(slice(group * _GROUP, (group + 1) * _GROUP))

@@ -89,7 +89,8 @@ class Conditions:
 class Arms:
     """The choices that the calls of a job try in turn; None stands for NCCL's own choice.
 
-    In every ``every`` blocks of ``block`` calls, one block uses an arm; after ``calls`` calls none does.
+    The calls are divided into blocks of ``block`` calls. Of every ``every`` blocks, one uses one of ``choices``; after
+    ``calls`` calls, none does.
     """
 
     choices: tuple[TableChoice | None, ...]
