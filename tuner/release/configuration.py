@@ -99,7 +99,7 @@ def _valid(field: ConfigurationField) -> str:
 
 
 def as_variables(nccl: Release, given: Mapping[str, Value], environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that act as these fields do, unless the environment says otherwise."""
+    """The variables that act as the given fields do, without those that the environment overrides."""
     made = {}
     for name, value in given.items():
         field = fields()[name]

@@ -89,7 +89,7 @@ def keep(name: str, text: str) -> Path:
 
 
 def check_kept() -> None:
-    """Raises BadInput if the files of learnt releases could not be written."""
+    """Raises BadInput if the files of learnt releases cannot be written."""
     probe = "probe"
     keep(probe, "")
     file_of(probe).unlink(missing_ok=True)

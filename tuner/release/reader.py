@@ -169,7 +169,7 @@ def uncompared(name: str, known: Sequence[str]) -> Release:
 
 
 def forget() -> None:
-    """Forgets all files that were read, because one of them was written since."""
+    """Forgets all files that were read; to be called after one of them was written."""
     _load.cache_clear()
     _kept.clear()
 

@@ -17,7 +17,7 @@ class RegressionCommand:
     """A command of this tool, with the regular expressions that its output has to match and those that it must not
     match.
 
-    ``live``: whether the command asks libnccl.
+    ``live`` says whether the command asks libnccl.
     """
 
     command: str

@@ -365,8 +365,8 @@ class NvlsChannels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RegisteredNvlsRow:
-    """Channels by collective: on one node, on several, and ``nodes_fast`` on several whose adapters reach
-    ``fast_net_gbs``."""
+    """Numbers of channels by collective: on one node, on several nodes, and (``nodes_fast``) on several nodes whose
+    adapters reach ``fast_net_gbs``."""
 
     one_node: Annotated[Mapping[Collective, int], PARTIAL]
     nodes: Annotated[Mapping[Collective, int], PARTIAL]
@@ -376,7 +376,7 @@ class RegisteredNvlsRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RegisteredNvlsChannels:
-    """Channels of NVLS if buffers are registered and nodes have eight GPUs."""
+    """Numbers of channels of NVLS if buffers are registered and each node has eight GPUs."""
 
     fast_reduce_scatter_gbs: float
     hopper: RegisteredNvlsRow
@@ -396,7 +396,8 @@ class ArmNodes:
 class Variables:
     """The environment variables of a release, grouped by what they affect.
 
-    ``non_numeric_is_default``: if a number is expected, a text without digits means the default; otherwise it means 0.
+    ``non_numeric_is_default`` says what a text without digits means where NCCL expects a number: the default if it is
+    true, or 0 if it is false.
     """
 
     non_numeric_is_default: bool

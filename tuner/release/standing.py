@@ -29,7 +29,7 @@ NOT_READ = {
 class Standing:
     """What the answers for a release rest on, if it was not compared with its library.
 
-    ``kind`` is "between" or "by source"; ``differing``: the dotted keys in which the two ``neighbours`` differ.
+    ``kind`` is "between" or "by source". ``differing`` has the dotted keys in which the two ``neighbours`` differ.
     """
 
     kind: Literal["between", "by source"]
@@ -46,8 +46,8 @@ class Standing:
         return f"between {self.neighbours[0]} and {self.neighbours[1]}, which agree"
 
     def reaching(self, generations: Iterable[str], in_domain: bool) -> list[str]:
-        """The differing keys that may affect GPUs of these generations; ``in_domain``: whether several hosts form an
-        NVLink domain."""
+        """The differing keys that may affect GPUs of these generations. ``in_domain`` says whether several hosts form
+        an NVLink domain."""
         own = {*generations, *OF_ALL}
         words = {key: frozenset(re.split(r"[._]", key)) for key in self.differing}
         return [
@@ -58,7 +58,7 @@ class Standing:
 
 
 def refuse_not_read(name: str, standing: Standing | None, what: str) -> None:
-    """Raises BadInput if the source of a release that is known by source only is not enough for ``what``, a key of
+    """Raises BadInput if the release is known by its source only, and this is not enough for ``what``, a key of
     NOT_READ."""
     if standing is not None and what in standing.not_read:
         refused = BadInput(f"NCCL {name} is known only by its source, which is not enough for {NOT_READ[what]}")

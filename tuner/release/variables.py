@@ -66,7 +66,8 @@ def nearest(nccl: Release, variable: str) -> str:
 
 
 def in_library(release: str) -> frozenset[str]:
-    """The variable names in a release's libnccl; for a release without a list, those of the release before it."""
+    """The names of variables in a release's libnccl. A release without a list has the names of the newest release
+    before it that has one."""
     # For a learnt release, the version that its library reports
     known, release = _in_libraries(), release.partition("@")[0]
     if release in known:
@@ -98,7 +99,8 @@ NONE = "none"  # the release does not read the variable
 
 @dataclass(frozen=True, slots=True)
 class ChangedDefault:
-    """A variable whose default differs between two releases; None means that the release does not read it."""
+    """A variable whose default differs between two releases; a default of None means that the release does not read the
+    variable."""
 
     variable: str
     before: Default | None

@@ -205,8 +205,8 @@ class CollectedHost:
 
 
 def record(host: CollectedHost, library: str | None = None) -> RankRecord:
-    """The whole record of this rank, in the form of the JSON. ``library``: the libnccl that the job loads, if it is
-    known."""
+    """The whole record of this rank, in the form of the JSON. ``library`` is the path of the libnccl that the job
+    loads, None if it is not known."""
     configuration = configuration_files(host)
     variables = nccl_variables(host)
     settled = settled_variables(variables, configuration)
@@ -269,7 +269,7 @@ def configuration_files(host: CollectedHost) -> list[ConfigurationFile]:
 
 
 def home() -> str:
-    """The user's home folder in passwd, in which NCCL looks whatever HOME is."""
+    """The user's home folder in passwd; NCCL looks there for its file, whatever HOME is."""
     import pwd
 
     try:
@@ -289,8 +289,8 @@ def assignments(text: str) -> dict[str, str]:
 
 
 def settled_variables(variables: Mapping[str, str], files: list[ConfigurationFile]) -> dict[str, str]:
-    """Merges variables by their precedence, to find files that they name. The check merges them again, as the release
-    does."""
+    """Merges variables by their precedence, to find the files that they name. The check of the records merges them
+    again, in the way of the release."""
     merged: dict[str, str] = {}
     named = any(file["place"] == "named" for file in files)
     for file in files:
@@ -324,7 +324,7 @@ def libraries(host: CollectedHost, given: str | None = None) -> Iterator[FoundLi
 
 
 def library_paths(host: CollectedHost, given: str | None) -> Iterator[tuple[str, str]]:
-    """Yields paths where a libnccl may be, each with what leads to it."""
+    """Yields paths where a libnccl may be, each after a word that says how the path was found."""
     if given is not None:
         yield "given", given
     for path in re.split("[ :]", host.variable("LD_PRELOAD") or ""):
@@ -451,11 +451,10 @@ def decision_table(host: CollectedHost, variables: Mapping[str, str]) -> Variabl
 
 
 def tuner_plugin(host: CollectedHost, name: str | None) -> TunerPluginFile | None:
-    """The file that NCCL would open as tuner plugin, whether it is a shared object, and its build if it is this
-    project's plugin.
+    """The file that NCCL would open as tuner plugin.
 
-    It has no sha256 if the file is not found. None if a variable forbids plugins, or if no plugin is named and none
-    found.
+    The result says whether the file is a shared object, and its build if it is this project's plugin. It has no sha256
+    if the file is not found. None if a variable forbids plugins, or if no plugin is named and none found.
     """
     if name and name.lower() in ("none", "static_plugin"):
         return None
@@ -517,7 +516,7 @@ def configured_folders(host: CollectedHost) -> Iterator[str]:
 def named_file(host: CollectedHost, path: str | None, attached: bool = False) -> VariablesFile | None:
     """A file that a variable names, with its sha256; no sha256 if it does not exist.
 
-    ``attached``: also with its content, which is written beside the records.
+    If ``attached`` is true, the result also has the file's content, which is written beside the records.
     """
     if not path:
         return None

@@ -112,7 +112,7 @@ NOT_SET, NOT_KNOWN = "not set", "not known"
 class Value:
     """One of the differing values, how many ranks have it, and which kinds of ranks.
 
-    ``numbers`` are the ranks, as far as records say them.
+    ``numbers`` are the numbers of these ranks, as far as records say them.
     """
 
     value: str
@@ -125,7 +125,7 @@ class Value:
 class RankDifference:
     """Something that differs between ranks; the most frequent of ``values`` comes first.
 
-    ``why`` is the code of a finding that explains more than ``reach``.
+    ``why`` is the code of a finding that explains the difference further; None if ``reach`` says it all.
     """
 
     what: str
@@ -145,7 +145,8 @@ def known_release(facts: RankFacts) -> Release | None:
 def described(facts: RankFacts, has_adapters: bool = True) -> dict[str, str]:
     """Facts to compare as texts, keyed by name; variables are keyed by their own names.
 
-    If a record has no adapters, variables that select adapters are compared by value.
+    If ``has_adapters`` is false, because a record has no adapters, variables that select adapters are compared by
+    value.
     """
     otherwise = COMPARED_OTHERWISE if has_adapters else COMPARED_OTHERWISE - {SELECT}
     nccl = known_release(facts)

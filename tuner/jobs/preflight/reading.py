@@ -58,7 +58,7 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of an RDMA adapter, or a network interface that is up, which has no number and no ``link``.
+    """A port of an RDMA adapter, or a network interface that is up. An interface has no port number and no ``link``.
 
     ``gbps`` is its speed in 1e9 bits per second, None if the system does not know it.
     """
@@ -217,7 +217,7 @@ class RankFacts:
 
     @property
     def plugin_is_of_others(self) -> bool:
-        """Whether a tuner plugin is loaded that is not emulated."""
+        """Whether a tuner plugin is loaded that is not this project's, so that its choices are not emulated."""
         return self.tuner_plugin is not None and not self.plugin_is_own and not self.plugin_is_missing
 
     @property
@@ -371,7 +371,7 @@ class RecordedRank:
 
     @property
     def own_host(self) -> tuple[str, str | None]:
-        """The host as NCCL distinguishes hosts: by name and boot."""
+        """The host's name and the id of its boot, by which NCCL distinguishes hosts."""
         return self.host, self.boot
 
 

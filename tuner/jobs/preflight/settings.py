@@ -54,7 +54,7 @@ class RankSetting:
 
     @property
     def tuner(self) -> TunerPlugin | None:
-        """The tuner: this project's plugin with the table, the tuner of aws-ofi-nccl, or both; None for none."""
+        """The tuner: this project's plugin with the table, the tuner of aws-ofi-nccl, or both; None without a tuner."""
         cloud = self.cloud_tuner and AwsTuner(aws_release.load(self.cloud_tuner[0]), self.cloud_tuner[1], {})
         if self.table is None:
             return cloud
@@ -68,7 +68,8 @@ class RankSetting:
 
 @dataclass(frozen=True, slots=True)
 class HostsAlike:
-    """``count`` consecutive hosts; ``settings`` are those of their ranks, in the order of the first rank with each."""
+    """``count`` consecutive hosts whose ranks have the same ``settings``, in the order of the first rank with each
+    setting."""
 
     settings: tuple[RankSetting, ...]
     count: int
@@ -175,8 +176,8 @@ _CHECKS = ("NCCL_TUNER_TABLE_SHA256", "NCCL_TUNER_CONSTANTS", "NCCL_TUNER_UNCHEC
 
 @dataclass(frozen=True, slots=True)
 class DescribedNodes:
-    """The nodes that the user gives: a machine by name, or a topology. If neither is given, the machine most similar to
-    each record."""
+    """The nodes that the user gives: a machine by name, or a topology. If both are None, the node of a record is the
+    machine most similar to it."""
 
     machine: str | None = None
     topology: Path | None = None

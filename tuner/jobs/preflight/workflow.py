@@ -76,7 +76,8 @@ class RankKind:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why ranks of a kind do not use their decision table; ``fails``: their communicators fail at the start."""
+    """Why ranks of a kind do not use their decision table. If ``fails`` is true, their communicators fail at the
+    start."""
 
     kind: str
     ranks: int

@@ -44,10 +44,10 @@ class ExecutedCall:
 class TracedCall:
     """A collective that was called ``calls`` times; a field that the file does not say is None.
 
-    ``name`` is the file's name of it; ``collective`` is None if NCCL does not tune it. ``bytes`` is NCCL's nBytes; if
-    the file only knows ranges of sizes, it is the smallest one, and ``to_bytes`` the largest. ``members`` are the job's
-    ranks in the communicator. ``kernels_us`` are the measured durations of those calls for which the file has one.
-    ``unusable`` says why the call has no size.
+    ``name`` is the file's name of the call; ``collective`` is None if NCCL does not tune the call. ``bytes`` is NCCL's
+    nBytes. If the file only knows a range of sizes, ``bytes`` is the smallest size, and ``to_bytes`` the largest.
+    ``members`` are the job's ranks in the communicator. ``kernels_us`` are the measured durations of those calls for
+    which the file has one. ``unusable`` says why the call has no size.
     """
 
     name: str
@@ -75,8 +75,8 @@ class TracedCall:
 class CallList:
     """The calls in a file. ``sizes`` says what the file means by size, ``notes`` what else a user has to know.
 
-    ``releases`` are the releases of NCCL that the file names. ``choices`` are the choices in a log that prints these
-    separately from the calls.
+    ``releases`` are the releases of NCCL that the file names. ``choices`` are the choices that a log prints separately
+    from the calls.
     """
 
     file: str
@@ -189,8 +189,11 @@ def number(calls: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WantedCalls:
-    """A filter for calls: those of communicators with this number of ranks, or with one of these names. They are priced
-    on a communicator of ``priced_ranks`` ranks.
+    """A filter that keeps calls of communicators with ``ranks`` ranks and, if names are given, with one of the names
+    ``communicators``.
+
+    A call is also kept if the file does not say the number of ranks. The calls are priced on a communicator of
+    ``priced_ranks`` ranks.
 
     ``dtype`` and ``op`` are used for calls for which the file does not say them; ``buffers`` and ``in_place`` for all
     calls, as no file says them.
@@ -229,7 +232,7 @@ class WantedCalls:
         return None if call.bytes > 0 else "of 0 bytes, which NCCL does not run"
 
     def elsewhere(self, call: TracedCall) -> str | None:
-        """A phrase for the communicators that a call belongs to if they do not count; None if they count."""
+        """A phrase that names the communicators of a call if this filter leaves them out; None if it keeps them."""
         if self.communicators and call.communicator not in self.communicators:
             return f"of communicator {call.communicator or 'without a name'}"
         if call.ranks not in (None, self.ranks):

@@ -155,7 +155,7 @@ class ProcessGroup:
 class RankDump:
     """One rank's dump: its collectives by process group, and whether the recorder had dropped earlier ones.
 
-    ``exchange_waits``: a send or receive had not completed.
+    ``exchange_waits`` says whether a send or receive had not completed.
     """
 
     rank: int

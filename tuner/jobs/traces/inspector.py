@@ -143,7 +143,8 @@ def _name(head: Mapping[str, Any]) -> str:
 
 
 def records_of(file: str, content: str, cut: list[bool]) -> Iterator[Mapping[str, Any]]:
-    """Yields the objects of a file, which may be in one line each or not. If the last one is cut off, it is left out.
+    """Yields the objects of a file, each of which may be on one line or on several. If the last object is cut off, it
+    is left out.
 
     BadInput names the line that is not JSON.
     """

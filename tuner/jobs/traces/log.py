@@ -16,8 +16,8 @@ _Member = tuple[tuple[str, int], str]  # process, address of the communicator in
 
 
 def from_log(file: str, lines: Lines, ranks: int) -> CallList:
-    """The calls in a log with NCCL_DEBUG_SUBSYS=COLL, or else the choices in one with TUNING. BadInput if the log has
-    neither.
+    """The calls in a log that was written with NCCL_DEBUG_SUBSYS=COLL; or else the choices in a log that was written
+    with TUNING. BadInput if the log has neither.
 
     ``ranks`` is used for choices if no line says the number of ranks.
     """

@@ -74,8 +74,8 @@ class MeasuredRuns:
         return by_collective
 
     def judge(self, entry: Entry, price: Price) -> MeasuredPrice | Unpriced:
-        """The regret of an entry by measured times. Between two measured sizes, times are interpolated linearly in
-        logarithms, as in ``verify``.
+        """The regret of an entry's pick, by measured times. Between two measured sizes, times are interpolated linearly
+        in logarithms, as in ``verify``.
         """
         if price.algorithm is None or price.protocol is None:
             return Unpriced(f"{price.name}: files of measured times only have algorithms")

@@ -42,7 +42,7 @@ class ExchangesOf:
 
 
 def count_exchanges(calls: Iterable[TracedCall], wanted: WantedCalls) -> ExchangeCounts:
-    """Counts exchanges by kind and bytes, on communicators that count, if the file says a size."""
+    """Counts the exchanges by kind and bytes: those on wanted communicators for which the file says a size."""
     counted: dict[tuple[PeerCall, int], float] = defaultdict(float)
     for call in calls:
         function = peer_call(call.name)
@@ -52,8 +52,8 @@ def count_exchanges(calls: Iterable[TracedCall], wanted: WantedCalls) -> Exchang
 
 
 def launched(scenario: Scenario, counts: ExchangeCounts, buffers: Buffers) -> tuple[ExchangesOf, ...]:
-    """What NCCL launches for one exchange of each kind on the scenario's communicator; empty if its links are not
-    known.
+    """What NCCL launches for one exchange of each kind and size on the scenario's communicator; empty if the
+    communicator's links are not known.
 
     Calls on windows that copy engines execute have no kernel. BadInput if something is not emulated.
     """

@@ -226,7 +226,8 @@ class JobGroups:
 class ModelStep:
     """A training step of the model ``name``, with sequences of ``sequence`` tokens (None: the model's own length).
 
-    ``imbalance``: the tokens of the busiest expert rank divided by the mean; 1 if experts are used equally.
+    ``imbalance`` is the number of tokens of the busiest expert rank divided by the mean over these ranks; 1 if experts
+    are used equally.
     """
 
     name: str
@@ -337,8 +338,8 @@ class GroupTotal:
     """The total of all groups in one variant (a release with a setting or table): their times in us by NCCL's own
     model, added up.
 
-    ``calibrated`` is None unless all groups with a price have calibrated times. ``all_to_all`` is part of neither
-    total.
+    ``calibrated`` is None unless all groups with a price have calibrated times. ``all_to_all`` is in neither
+    ``total_us`` nor ``calibrated``.
     """
 
     variant: str

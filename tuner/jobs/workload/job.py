@@ -25,8 +25,8 @@ class BudgetComparison:
     """The variants that a budget compares: each scenario as it is, then with each setting, then with each decision
     table.
 
-    ``settings`` are texts ``NAME=VALUE[,NAME=VALUE...]`` with NCCL's variables. ``times``: which calibrated times are
-    added to NCCL's; None for none.
+    ``settings`` are texts ``NAME=VALUE[,NAME=VALUE...]`` with NCCL's variables. ``times`` says which calibrated times
+    are shown beside NCCL's; None if none are.
     """
 
     scenarios: Sequence[Scenario]

@@ -62,7 +62,8 @@ class MeasuredPrice:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedPrice:
-    """Time of one call and of all calls by a calibration; ``measured``: whether the combination was measured for it."""
+    """Time of one call and of all calls by a calibration. ``measured`` says whether the combination was measured for
+    the calibration."""
 
     each: TimeInterval = field(metadata=json_form(merged=True))
     measured: bool
@@ -195,8 +196,9 @@ class SmsTaken:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRegret:
-    """Regret by measured times, over the calls whose pick was measured; ``unmeasured_share`` is the share of the other
-    calls in the predicted time.
+    """Regret by measured times, over the calls whose pick was measured.
+
+    ``unmeasured_share`` is the part of the predicted time that belongs to the other calls, as a fraction of 1.
 
     ``times`` says where the times come from: ``measured`` or ``simulated``.
     """
