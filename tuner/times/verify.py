@@ -56,7 +56,7 @@ class EmulatedModel:
         return {algo_proto: float(table_us[algo_proto]) for algo_proto in ALGO_PROTOS if table_us[algo_proto] > 0}
 
     def changes(self, kind: Point, low: int, high: int) -> list[int]:
-        """The sizes in (low, high] at which the pick changes, exact to a word."""
+        """The sizes in (low, high] at which the pick changes, exact to ``WORD`` bytes."""
         sizes = np.unique(np.append(np.geomspace(low, high, 512).astype(np.int64) // WORD * WORD, [low, high]))
         algo_protos = self._cells(kind, sizes)
         changes = []
@@ -148,7 +148,7 @@ def _alike(one: RoundsPick) -> frozenset[Combination]:
 
 
 def kind_of(point: Point) -> Point:
-    """The call without its size: a point of 0 bytes."""
+    """The point of 0 bytes that stands for all sizes of this kind of call."""
     return replace(point, bytes=0)
 
 
@@ -339,8 +339,8 @@ class JudgedFile:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Total times of all calls of a histogram: with NCCL's picks, and with the best choices. ``regret`` is the first
-    over the second, minus 1.
+    """Total times of all calls of a histogram: with NCCL's picks, and with the best choices. ``regret`` is the time
+    with NCCL's picks over the time with the best choices, minus 1.
     """
 
     calls: float
@@ -360,7 +360,7 @@ def judge_file(path: Path) -> JudgedFile:
 
 
 def mean_regrets(sizes: Sequence[RoundsPick]) -> tuple[float, float] | None:
-    """The mean regret over sizes with enough other measurements, and its part beyond the noise; else None."""
+    """The mean regret over sizes whose pick can be judged, and its part beyond the noise; None without such sizes."""
     known = [one for one in sizes if one.is_known]
     if not known:
         return None
@@ -412,12 +412,12 @@ class ModelChanges:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedFile:
-    """One file: where the measured best and the emulated pick change, and how well the model knows its times.
+    """One file: where the measured best and the emulated pick change, and the errors of the model's times.
 
-    ``origin`` says where the times come from: simulated or measured, on which machine and release. ``truncated``: its
-    last line was cut off. ``rank_agreement`` is Kendall's tau of the model's order of combinations, by collective.
-    ``histogram`` is the total over the calls of a histogram, if one was given. ``comparison`` has the measurements
-    themselves.
+    ``origin`` says where the times come from: simulated or measured, on which machine and release. ``truncated``:
+    whether the file's last line was cut off. ``rank_agreement`` is Kendall's tau of the model's order of combinations,
+    by collective. ``histogram`` is the total over the calls of a histogram, if one was given. ``comparison`` has the
+    measurements themselves.
     """
 
     file: Path
@@ -468,9 +468,9 @@ class Verification(Framed):
 def verify(files: Files, *, histogram: str | PathLike[str] | Histogram | None = None) -> Verification:
     """Judges NCCL's pick against the measured best, for files that ``nccl-tuner measure`` or nccl-tests wrote.
 
-    ``histogram`` says how often which size is called: {(collective, nBytes): calls}, or a CSV of
-    collective,bytes,count; each file then has the total over these calls. CannotBeJudged for a file in which nothing
-    can be judged. BadMeasurement for calls outside of the measured sizes.
+    ``histogram`` says how often each size is called: {(collective, nBytes): calls}, or a CSV of collective,bytes,count.
+    The answer then has for each file the total over these calls. CannotBeJudged for a file in which nothing can be
+    judged. BadMeasurement if the histogram has calls outside of the measured sizes.
     """
     given = paths(files)
     compared = [judge_file(path) for path in given]
@@ -532,7 +532,7 @@ Row = tuple[int, float, float, float, float]
 class Series:
     """Times of one combination over ``bytes``, ascending; arrays [size]: the typical time in us, and its 95 % interval.
 
-    ``predicted_us`` is NaN if the model has no time: it only has times for NCCL's own channels.
+    ``predicted_us`` is NaN if the model has no time; it only has times for the number of channels that NCCL chooses.
     """
 
     combination: Combination
@@ -546,8 +546,8 @@ class Series:
 def series(comparison: JudgedFile, kind: Point) -> list[Series]:
     """Times of one kind of call by combination.
 
-    NCCL's own choice counts as the combination it executed, unless that was also requested; if the file does not say
-    what it executed, as the model's pick.
+    NCCL's own choice counts as the combination that it executed, or as the model's pick if the file does not say what
+    it executed. If that combination was requested as well, only the requested times are used.
     """
     by_combination: dict[Combination, list[Row]] = {}
     for point, evidence in comparison.evidence.items():

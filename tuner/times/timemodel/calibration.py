@@ -67,15 +67,15 @@ class ExchangeCalibration:
 class Calibration:
     """Calibration of one machine, and where it holds.
 
-    ``generation`` of the machine's GPUs, as NCCL's tables name it; ``launch``: how the measured calls were launched, to
-    which start_us applies. ``scope`` and ``sizes`` (the least and most bytes by collective and combination) say what
-    was measured on one node. ``site`` is the cluster whose rows are in ``between``, ``network`` its network between
-    nodes; both are empty, and ``between`` is None, if nothing was measured between nodes. ``base`` is the shipped
-    calibration that supplies everything except the site's part.
+    ``generation`` is that of the machine's GPUs, as NCCL's tables name it. ``launch`` says how the measured calls were
+    launched; start_us applies to calls that are launched in this way. ``scope`` and ``sizes`` (the least and most bytes
+    by collective and combination) say what was measured on one node. ``site`` is the cluster whose rows are in
+    ``between``, ``network`` its network between nodes; both are empty, and ``between`` is None, if nothing was measured
+    between nodes. ``base`` is the shipped calibration that supplies everything except the site's part.
 
     ``instances``: the names (machines of the catalogue, and others) of the instance type, if the rows in ``between``
     are an instance type's and not a site's. ``instance_type`` is the calibration of the site's type, if one was named;
-    ``type_rows`` are its rows, from other clusters than the site.
+    ``type_rows`` are that calibration's rows, from other clusters than the site.
     """
 
     name: str

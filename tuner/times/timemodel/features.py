@@ -34,9 +34,9 @@ class Features:
     ``intra_gbs`` and ``inter_gbs`` are the bandwidth of the algorithm's graph inside and between nodes, all channels
     together; ``heads`` is the number of GPUs of a node at which NVLS begins. ``nccl_latency_us`` and ``nccl_gbs`` are
     NCCL's own numbers, for algorithms without a form, and ``nccl_us`` is NCCL's predicted time, NaN for what NCCL would
-    not run. ``adapter_us`` is the part of the latter that the adapters of the topology add by their own latency, and
-    ``adapter_share`` the share of this part that calls really take. ``byte_reduced``: 1 if elements of one byte are
-    reduced, else 0. ``network`` is an index into ``NETWORKS``.
+    not run. ``adapter_us`` is the part of ``nccl_us`` that the latency of the topology's adapters adds, and
+    ``adapter_share`` is the share of ``adapter_us`` that calls really take. ``byte_reduced``: 1 if elements of one byte
+    are reduced, else 0. ``network`` is an index into ``NETWORKS``.
     """
 
     collective: Numbers

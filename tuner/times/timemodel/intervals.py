@@ -44,7 +44,7 @@ class SurfaceCurve:
     step: int = 1
 
     def filled(self) -> Array:
-        """The values on all octaves; beyond the measured octaves they are halved with each octave."""
+        """The values on all octaves; beyond the measured octaves, the nearest value is halved with each octave."""
         places = np.arange(POINTS)
         known = self.first + self.step * np.arange(len(self.values))
         nearest = np.clip(places, known[0], known[-1])
@@ -98,15 +98,17 @@ _OF_SIZES = _Smoothing(octaves=1.0, prior=1.0, prior_weight=6.0, least_rows=0.0)
 def learnt(calls: Features, residuals: Array, most_values: int) -> Surface:
     """The surface through ``residuals``: logarithms of measured over the form's times, [call].
 
-    ``most_values``: how many numbers the rows can determine besides the form's; curves with few rows per value are
-    dropped first.
+    ``most_values``: how many values all curves may have together; the curves with the fewest rows per value are dropped
+    first.
     """
     curves = _affordable(calls, residuals, _OF_RESIDUALS, _groups(calls), most_values)
     return Surface([each for each in curves if np.abs(each.values).max() > _LEAST])
 
 
 def spread(calls: Features, sizes: Array, most_values: int) -> list[SurfaceCurve]:
-    """The logarithms of how large errors are near each call; ``sizes`` of errors, 1 where they are as usual, [call].
+    """Curves of the logarithms of how large errors are near a call.
+
+    ``sizes``: how large the error of each call is, numbers [call]; 1 is usual.
 
     One curve for the calls of each algorithm and protocol, whatever their collective and number of GPUs.
     """
@@ -299,7 +301,10 @@ class Certainty:
         return self._half(calls, self._squares[place], octaves_beyond)
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
-        """Half an interval, [call], if only these extrapolations are needed, apart from sizes."""
+        """Half the interval around the logarithm of each call's time, [call].
+
+        The calls are assumed to need only the extrapolations ``carried`` and that to other sizes.
+        """
         kinds = {CarriedOver.sizes, *carried}
         octaves = self.octaves_beyond(calls) if CarriedOver.sizes_beyond in kinds else 0.0
         half: Array = self._half(calls, self._squared_factors(kinds - {CarriedOver.sizes_beyond}), octaves)

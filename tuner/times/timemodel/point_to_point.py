@@ -1,8 +1,9 @@
 """Times of AllToAll, which is made from sends and receives: NCCL itself has no model of it.
 
-Small parts use LL, in a time that grows with a part; larger ones Simple, whose latency and bandwidth overlap. The form
-takes the shorter of these two times. Between nodes each peer costs a message, and a GPU's share of the adapters is the
-limit. There is no form for single sends and receives, because they depend on how many channels NCCL gives a pair.
+Small parts use LL, whose time grows with the part's size. Larger parts use Simple, whose latency and bandwidth overlap.
+The form takes the shorter of these two times. Between nodes each peer costs a message, and a GPU's share of the
+adapters' bandwidth is the limit. There is no form for single sends and receives, because they depend on how many
+channels NCCL gives a pair.
 """
 
 from collections.abc import Mapping

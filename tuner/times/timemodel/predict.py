@@ -39,9 +39,9 @@ class CalibratedTimes(Framed):
     """Times of calls in us with 90 % intervals, one element per call; they rest on measured data, not on NCCL's model.
 
     ``measured``: whether the call's algorithm and protocol were measured for its collective; if not, the interval is
-    wide. ``carried_over``: the kinds of extrapolation, for all calls together. ``extrapolations`` say in words how a
-    time is outside of what was measured, and ``extrapolated`` is the index into them for each call, [call]; the first
-    is empty, for calls inside.
+    wide. ``carried_over``: the kinds of extrapolation, for all calls together. ``extrapolations`` are texts that say
+    how a call lies outside of what was measured; the first text is empty, for calls that lie within it.
+    ``extrapolated`` has the index of each call's text, [call].
     """
 
     time_us: Array
@@ -64,7 +64,10 @@ class CalibratedTimes(Framed):
 
 
 def joined_times(parts: Sequence[tuple[NDArray[np.intp], CalibratedTimes]], length: int) -> CalibratedTimes:
-    """One answer for ``length`` calls from parts: the indices of its calls, [call], and their times in us."""
+    """The times of ``length`` calls, joined from parts.
+
+    A part has the indices of its calls, [call], and their times in us.
+    """
     time_us, low_us, high_us = np.empty((3, length))
     measured, extrapolated = np.empty(length, np.bool_), np.zeros(length, np.int64)
     carried: dict[CarriedOver, None] = {}
@@ -241,8 +244,9 @@ class TimeModel:
         return times_at(self.calibration, calls, place, same_machine=self.same_machine, adapters_gbs=adapters_gbs)
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
-        """Half the interval around the logarithm of each call's time in us on one node, [call], if only these
-        extrapolations count.
+        """Half the interval around the logarithm of each call's time in us on one node, [call].
+
+        The calls are assumed to need only the extrapolations ``carried`` and that to other sizes.
         """
         return self._certainty.half_widths_of(calls, carried)
 
@@ -317,9 +321,10 @@ def of_communicator(
 def choose(communicator: Comm, machine: str | None, calibration: str | None = None) -> CalibrationChoice:
     """The calibration with this name or file; for None the machine's own, else that of another machine with such GPUs.
 
-    ``machine``: its name in the catalogue, or that of a topology (:func:`tuner.machine.skeleton.name_of`). BadInput if
-    none fits, if GPUs of a node are not connected by NVLink, or if a host is several nodes. BadCalibration if a file is
-    not a calibration.
+    ``machine``: the machine's name in the catalogue, or the name of a topology
+    (:func:`tuner.machine.skeleton.name_of`). BadInput if no calibration fits, if ranks share a GPU, if GPUs of a node
+    are not connected by NVLink, or if NCCL treats a host as several nodes. BadCalibration if a file is not a
+    calibration.
     """
     if communicator.shares_gpus:
         raise BadInput(
@@ -371,8 +376,8 @@ def with_instance_type(
 ) -> CalibrationChoice:
     """The choice, with times between nodes that were measured on other clusters of ``machine``, if there are any.
 
-    A calibration of an instance type that was asked for by its name counts as such rows as well. ``without`` is a table
-    that is judged, whose rows are not used.
+    If ``chosen`` is itself the calibration of an instance type, its rows are used as such times. ``without`` is the
+    name of a table that is judged; if the instance type's calibration was made from it, the choice stays as it is.
     """
     asked, own = chosen.calibration, chosen.calibration
     if nodes == 1:

@@ -3,16 +3,17 @@ site show about it.
 
 What a network adds differs from site to site by far more than NVLink does: Ring reaches 82 % of the line rate at one
 site of B200 nodes and 100 % at another. So the logarithm of a time between nodes is modelled as a Gaussian process
-around a base. The base is a weighted geometric mean of NCCL's own time and of the form's, whose network parameters are
-the medians of the sites: their errors differ. NCCL's bandwidths are near what healthy networks have, so that it weighs
-most where calls are large. What was never measured between nodes anywhere has NCCL's own time alone. The covariances
-say by how much a site may differ, and which of its calls differ together: those bound by bandwidth, those bound by
-latency, those of one algorithm, those of one combination at similar sizes; all fall with the distance in nodes and in
-GPUs per node. Rows of a site condition the process: one row moves similar calls, many make the site known, and far from
-them (sizes, nodes, combinations) the interval is wide by itself. Rows of other clusters of the same instance type come
-first: they move the base for their collectives and sizes alone, as across these they say nothing good. How far a site
-is off altogether is not known beforehand: its variances share a factor, which its rows help to estimate, so times
-follow Student's t.
+around a base. The base is a weighted geometric mean of two times with different errors: NCCL's own time, and the form's
+time with the sites' median network parameters. NCCL's bandwidths are near those of healthy networks, so NCCL's time has
+the most weight for large calls. For collectives and algorithms that were never measured between nodes at any site, the
+base is NCCL's own time alone. The covariances say by how much a site may differ, and which of its calls differ
+together: those bound by bandwidth, those bound by latency, those of one algorithm, those of one combination at similar
+sizes; all fall with the distance in nodes and in GPUs per node. Rows of a site condition the process: one row moves the
+times of similar calls, and many rows make the site known. For calls far from the rows (in size, nodes or combination),
+the process gives a wide interval by itself. Rows of other clusters of the same instance type are applied before the
+site's own. They move the base only for their own collectives and sizes, because they do not help with others. How far a
+site as a whole is off is not known beforehand. So all variances of a site share a factor that the site's rows help to
+estimate, and the times follow Student's t.
 
 Shapes: arrays have one element per call, [call], or per row of the site, [row of the site]. Covariances and standard
 deviations refer to natural logarithms of times.
@@ -118,10 +119,13 @@ LATENCIES = (
 
 @dataclass(frozen=True, eq=False)  # no slots, so that what its rows have in common is kept
 class SiteRows:
-    """Rows measured at one site, in the process's form, [row]; the medians of similar rows. Also single numbers.
+    """Rows measured at one site, as the process compares them, [row]: the medians of similar rows.
+
+    For one call, the fields are single numbers.
 
     ``log_off``: logarithm of the measured over the base's time, both in us; ``bandwidth`` and ``latency``: the shares
-    of the base's time, 0 to 1, that grow with either. ``collective`` and ``algo_proto`` are NCCL's numbers.
+    of the base's time, 0 to 1, that depend on the network's bandwidth and on its latencies. ``collective`` and
+    ``algo_proto`` are NCCL's numbers.
     """
 
     collective: Numbers
@@ -161,8 +165,10 @@ class SiteRows:
 
 
 def base(calls: Features, moved: Sequence[Form]) -> tuple[Numbers, SiteRows]:
-    """The base of calls, all between nodes, by the three forms of ``_moved``: logarithms of us, [call], and the calls
-    in the process's form, as rows that take the base's times."""
+    """The base of calls between nodes: the logarithms of its times in us, [call], and the calls as rows.
+
+    The rows take just the base's times. ``moved`` are the three forms that :func:`_moved` makes.
+    """
     known = is_known(calls.collective, calls.algorithm)
     log_form, less_bandwidth, more_latency = (log(form.times_us(calls)) for form in moved)
     log_nccl = _log_nccl(calls, log_form)
@@ -282,7 +288,7 @@ class SiteProcess:
             self.rows = replace(self.rows, log_off=self.rows.log_off - self._type.moved(self.rows))
 
     def corrected(self, calls: Features, *, another_release: bool = False) -> tuple[Numbers, Numbers]:
-        """Logarithms of us, and half of their 90 % intervals, of calls between nodes, [call], or of the one call.
+        """Logarithms of times between nodes in us, and half of their 90 % intervals, [call], or of the one call.
 
         ``another_release``: whether no row is from the release of the calls.
         """
@@ -318,8 +324,9 @@ class SiteProcess:
     def telling(self, calls: Features, count: int) -> list[int]:
         """The indices of the ``count`` calls that tell most about all of them once they are measured, the best first.
 
-        Each is the one that leaves the smallest deviations, given those before, by the mean of their logarithms: a call
-        known to a few percent counts as much as one known to a factor of 2. Below ``KNOWN_SD`` nothing is gained.
+        The calls are chosen one after the other. Each is the call whose measurement, added to those before it, makes
+        the mean logarithm of all calls' deviations smallest. Because of the logarithm, a call known to a few percent
+        counts as much as one known to a factor of 2. Reducing a deviation further below ``KNOWN_SD`` gains nothing.
         """
         rows = self._rows(calls)
         covariances, noise = self._covariances_left(rows), _noise(rows)
@@ -334,7 +341,7 @@ class SiteProcess:
         return chosen
 
     def errors_to_expect(self, calls: Features, chosen: Sequence[int]) -> list[float]:
-        """Median error of the calls, a share of their times, before and after each of ``chosen`` is measured."""
+        """Median errors of the calls, shares of their times: before any of ``chosen`` is measured, and after each."""
         rows = self._rows(calls)
         covariances, noise = self._covariances_left(rows), _noise(rows)
         errors = []
@@ -356,7 +363,7 @@ class SiteProcess:
         return constant - half_log_determinant - (freedom + count) / 2 * math.log(ratio)
 
     def is_of_site(self, other: "SiteProcess") -> bool:
-        """Whether the other has the same rows, or both have none: one site that nobody has measured."""
+        """Whether the other process has the same rows, or neither has rows and both describe an unmeasured site."""
         of_both = zip(self._measured, other._measured, strict=True)
         return all(
             one is another if one is None or another is None else np.array_equal(one.log_off, another.log_off)
@@ -366,7 +373,7 @@ class SiteProcess:
     def half_of_ratio(self, one: SiteRows, other: SiteRows, spread: float) -> float:
         """Half of the 90 % interval of the logarithm of the ratio of two calls' times at one site, a day apart.
 
-        ``spread`` as :func:`_spreads` says it.
+        ``spread``: how far the site is off altogether, before any row is known (:func:`_spreads`).
         """
         both = one.joined(other)
         covariances = self._covariances_left(both)
@@ -426,7 +433,8 @@ class SiteProcess:
     def squares(self, calls: Features, *, another_release: bool) -> tuple[Array, Array]:
         """Squares of half of the 90 % intervals of logarithms of times, [call]; two numbers for each.
 
-        The first is the effect of another day, or ``another_release``, the second the rest before it is widened.
+        The square is the sum of the two. The first number is what another day adds, and with ``another_release``
+        another release. The second is the rest, as it is before it is widened.
         """
         rows, type_rows = self._measured
         unwidened = SiteProcess(self.parameters, rows, {0: (1.0, 1.0)}, type_rows)
@@ -460,7 +468,7 @@ class SiteProcess:
     def _covered(self, spread: Numbers) -> Numbers:
         """Half of a 90 % interval in standard deviations, [call]: the rows' errors tell those of all calls.
 
-        ``spread`` as :func:`_spreads` says it.
+        ``spread``: how far the site is off altogether, before any row is known (:func:`_spreads`).
         """
         count = 0 if self.rows is None else len(self.rows)
         freedom = SCALE_FREEDOM + count
@@ -528,7 +536,7 @@ class _TypeRows:
         return self._weight(asked) * self._process._explained(asked)[0]
 
     def left(self, asked: SiteRows) -> Numbers:
-        """The part of a site's own variances that is left, [call]: more where the rows are of other nodes or kinds."""
+        """The share of a site's own variances that these rows leave, [call]: more for calls of other nodes or kinds."""
         known = self._weight(asked) * self._process._explained(asked)[1] / _variances(asked)
         return 1 - (1 - TYPE_LEFT**2) * known
 
@@ -541,7 +549,11 @@ def _without(covariances: Array, noise: Numbers, measured: int) -> Array:
 
 
 def widened(factors: tuple[float, float], left: Numbers) -> Numbers:
-    """Factor of an interval, [call], where rows leave such a share of a call's variance; ``factors`` near and far."""
+    """The factor that widens intervals, [call].
+
+    ``left``: the share of a call's variance that the site's rows leave. ``factors``: the factors near the rows, where
+    they leave little, and far from them.
+    """
     near, far = factors
     return near + (far - near) * least(most((left - NEAR) / (FAR - NEAR), 0.0), 1.0)
 
@@ -568,7 +580,10 @@ def _kinds_of(calls: Features) -> list[NDArray[np.intp]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SiteCall:
-    """One call as the process of its site sees it; ``spread`` as :func:`_spreads` says it."""
+    """One call as the process of its site sees it.
+
+    ``spread``: how far the site is off altogether, before any row is known (:func:`_spreads`).
+    """
 
     process: SiteProcess
     row: SiteRows
