@@ -1,10 +1,10 @@
 """Diagnoses any files of a cluster or a job: what is wrong, and what shows it.
 
 Files say different things about one machine: a topology or a listing says which machine it is, a log says the release
-and the nodes, results say how fast it was, and a trace what ran. What one file says is used to judge the others, unless
-the user says something else.
+and the nodes, results of nccl-tests say how fast it was, and a trace says what ran. What one file says is used to judge
+the others, unless the user says something else.
 
-To add a kind of file: name it in :class:`FileKind`, recognise it in :mod:`kinds`, and add a function to ``READERS``
+To add a kind of file, name it in :class:`FileKind`, recognise it in :mod:`kinds`, and add a function to ``READERS``
 that returns its :class:`FileDiagnosis`; write the sentences of its findings in ``tables/findings``. To add a check of
 logs, see :mod:`tuner.scenario.logs.checks`.
 """

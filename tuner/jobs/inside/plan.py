@@ -1,10 +1,10 @@
 """Plans arms for a job that was measured: few arms, for the calls with most of its time, with the predicted cost of
 exploring.
 
-Candidates are what the emulator says can run, with calibrated times if the machine's GPUs have any, or else with those
-of NCCL's own model. The model predicts by which factor an arm is slower than what runs now; the measured time
-multiplied by that is the cost of an arm's block. The model's known error gives the interval. If the job explored
-before, its blocks give the factors.
+Candidates are the choices that the emulator says can run. Their times are calibrated ones if the machine's GPUs have
+any, or else those of NCCL's own model. The model predicts the factor by which an arm is slower than what runs now; the
+cost of an arm's block is the measured time multiplied by this factor. The interval of the cost follows from the model's
+known error. If the job explored before, the factors are those measured in its blocks.
 """
 
 from collections import Counter, defaultdict

@@ -1,10 +1,10 @@
 """Reads Nsight Systems' export to SQLite: NCCL's NVTX ranges with their payloads, and the kernels that they launched.
 
-Tables: NVTX_EVENTS with binaryData, NVTX_PAYLOAD_SCHEMAS and NVTX_PAYLOAD_SCHEMA_ENTRIES, StringIds, and of CUDA
-CUPTI_ACTIVITY_KIND_RUNTIME and _KERNEL (nsys export --type sqlite; Nsight Systems User Guide, "SQLite Schema
-Reference"). Names of the payloads' entries: src/include/nvtx_payload_schemas.h, v2.30.7-1, and src/collectives.cc,
-v2.21.5-1. "Message size [bytes]" is the size of one rank for AllGather and ReduceScatter. NCCL 2.26 and later also say
-the communicator; the payload of ncclCommInitRank has its number of ranks.
+Tables: NVTX_EVENTS with binaryData, NVTX_PAYLOAD_SCHEMAS and NVTX_PAYLOAD_SCHEMA_ENTRIES, StringIds, and for CUDA's
+events CUPTI_ACTIVITY_KIND_RUNTIME and CUPTI_ACTIVITY_KIND_KERNEL (nsys export --type sqlite; Nsight Systems User Guide,
+"SQLite Schema Reference"). Names of the payloads' entries: src/include/nvtx_payload_schemas.h, v2.30.7-1, and
+src/collectives.cc, v2.21.5-1. "Message size [bytes]" is the size of one rank for AllGather and ReduceScatter. NCCL 2.26
+and later also say the communicator; the payload of ncclCommInitRank has its number of ranks.
 """
 
 import sqlite3

@@ -2,9 +2,9 @@
 what was executed.
 
 Events: print_event.cc of plugins/profiler/example, v2.30.7-1 (ext-profiler/example, v2.23.4-1 to v2.28.9-1). Up to
-v2.28, some values lack quotes, so that the file is not JSON; lines of collectives always are JSON. A count is the
-call's argument, for one rank in AllGather and ReduceScatter. ``nMaxChannels``, which exists up to v2.26, is not the
-number of channels that are launched.
+v2.28, some values lack quotes, so that the file is not JSON; lines of collectives always are JSON. A count is the count
+argument of the call; for AllGather and ReduceScatter, that is the count of one rank. ``nMaxChannels``, which exists up
+to v2.26, is not the number of channels that are launched.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Reads NCCL Inspector's Prometheus text: mean times per collective, range of sizes, algorithm and protocol.
 
 Metrics and labels: inspector_prom.cc of plugins/profiler/inspector, v2.30.7-1. A range is in bytes of one rank; it
-begins at a multiple of its unit (1024, 1024**2, ...) and is one unit long. A line is the mean over an interval, without
-the number of calls; some builds also write a count.
+begins at a multiple of its unit (1024, 1024**2, ...) and is one unit long. A line has the mean time over an interval,
+without the number of calls; some builds also write this number.
 """
 
 from collections.abc import Iterator, Mapping

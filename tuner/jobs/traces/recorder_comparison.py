@@ -1,8 +1,9 @@
 """Compares the Flight Recorder dumps of a job's ranks: which rank called something else, or did not call.
 
 Collectives of a process group have numbers, which are the same on all ranks. What most ranks called under a number is
-assumed to be right, and the other ranks are named; if two calls are equally frequent, both groups of ranks are. Numbers
-that not all dumps have are not compared: a recorder only keeps the last calls, so that dumps begin with different ones.
+assumed to be right, and the other ranks are named. If two calls are equally frequent, the ranks of both are named.
+Numbers that not all dumps have are not compared: a recorder only keeps the last calls, so that dumps begin with
+different numbers.
 """
 
 from collections import Counter
