@@ -37,10 +37,11 @@ class Backend(Protocol):
         """The number of ranks of the communicator."""
 
     def describe(self) -> Header:
-        """The header of the backend's files: everything that must be equal in a second run, and what explains the
-        times.
+        """The header of files that are measured on this backend.
 
-        ``noted`` also explains the times, but may differ in a second run (date, clocks, driver).
+        It has everything that must be equal if a later run continues the file, and what else explains the times.
+
+        The field ``noted`` has what explains the times, but may differ in a later run: the date, clocks, the driver.
         """
 
     def combinations(self, point: Point) -> Sequence[Combination]:

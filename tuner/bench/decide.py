@@ -142,8 +142,8 @@ def decide(
     ``constants``, it ends where the times that they predict for the two choices cross. ``command`` is the command line
     that the table names as its origin. BadMeasurement for files that cannot be judged, or two files of one communicator
     size. CannotBeJudged if at no size another choice was measured besides NCCL's pick. BadConstants if the constants
-    are invalid. BadInput if the table cannot be written. MeasuringFailed if the A/B run fails. OtherRank on a
-    launcher's processes other than the first, which take part in the A/B run and write nothing.
+    are invalid. BadInput if the table cannot be written. MeasuringFailed if the A/B run fails. OtherRank is raised on
+    ranks other than 0 of a launcher's processes, which only take part in the A/B run and write nothing.
     """
     given, out = paths(files), Path(out)
     fitted = None if constants is None else Path(constants)

@@ -58,8 +58,8 @@ class WorkerAnswer:
 class WorkerProcesses:
     """Processes that measure together. Questions go to the first one; if it does not answer, all of them are ended.
 
-    ``name`` is their name in errors, ``limit_s`` limits each answer (None: no limit), and ``last_words`` returns what
-    the first process wrote last. Each process leads its own session.
+    ``name`` is what errors call the processes. ``limit_s`` is the time to wait for each answer; None for no limit.
+    ``last_words`` is a function that returns what the first process wrote last. Each process leads its own session.
     """
 
     def __init__(self, name: str, limit_s: float | None, last_words: Callable[[], str] = str) -> None:
@@ -81,13 +81,17 @@ class WorkerProcesses:
                 self._processes.append(begun(number, theirs.fileno() if number == 0 else -1))
 
     def ask(self, message: object, doing: str) -> Any:
-        """Sends a message and returns the WorkerAnswer. Raises the error in the answer; MeasuringFailed if there is no
-        answer.
+        """Sends a message, waits for the answer and returns it, a WorkerAnswer.
+
+        Raises the error in the answer, if it has one; MeasuringFailed if there is no answer.
         """
         return self._exchanged(doing, lambda: send(self._stream, message))
 
     def answer(self, doing: str) -> Any:
-        """The next WorkerAnswer, without asking. Raises the error in it; MeasuringFailed if there is no answer."""
+        """Waits for the next WorkerAnswer without sending anything, and returns it.
+
+        Raises the error in the answer, if it has one; MeasuringFailed if there is no answer.
+        """
         return self._exchanged(doing, lambda: None)
 
     def _exchanged(self, doing: str, say: Callable[[], None]) -> Any:
@@ -113,7 +117,10 @@ class WorkerProcesses:
         return answer
 
     def leave(self, how: str, limit_s: float) -> None:
-        """Asks the processes to end, with one of the questions ``LAST``, and waits up to ``limit_s`` for each."""
+        """Asks the processes to end, and waits up to ``limit_s`` for each.
+
+        ``how`` is one of the questions ``LAST``.
+        """
         with suppress(MeasuringFailed):
             self.ask(Question(how), how)
         self.wait(limit_s)

@@ -213,8 +213,10 @@ class Loop:
         return [task for task, known in self.known.items() if known.state is State.open]
 
     def share_done(self) -> float:
-        """The estimated share of this run that is done: an interval narrows with the square root of the number of
-        samples."""
+        """The estimated share of this run that is done.
+
+        The estimate assumes that a confidence interval narrows with the square root of the number of samples.
+        """
         left = sum(self._blocks_left(self.known[task]) for task in self.open)
         share = self._blocks / max(1, self._blocks + left)
         budget_s = self._settings.budget_s

@@ -100,7 +100,7 @@ def _factor(rng: np.random.Generator, between: tuple[float, float] = _FACTORS) -
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one combination at one size: the parts of its time, and NCCL's own number of channels."""
+    """The cost of one combination at one size: its latency, its transfer time, and NCCL's own number of channels."""
 
     latency_us: float
     transfer_us: float
@@ -268,8 +268,9 @@ class Simulated:
         return self._now_s
 
     def use_table(self, text: str | None) -> None:
-        """Sets the table. PluginRefused if the plugin refuses the table, BadInput for releases that give plugins no
-        costs.
+        """Sets the decision table.
+
+        PluginRefused if the plugin refuses the table, BadInput for a release that passes no cost table to plugins.
         """
         self.close()
         if text is None:

@@ -35,7 +35,7 @@ def _best(system: System, paths: Iterable[tuple[int, Path]]) -> tuple[list[int],
 
 
 class LocalNets:
-    """The adapters of each GPU, according to the paths at the time of the call."""
+    """Assigns adapters to GPUs. Each answer follows the paths as they are when a method is called."""
 
     def __init__(self, system: System, routing: Routing, max_channels: int, variables: Environment) -> None:
         self.system = system

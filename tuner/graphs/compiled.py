@@ -1,8 +1,8 @@
 """The search for channels in C (csrc/picks/channels.c). It finds the same graphs as :mod:`tuner.graphs.channels`, in
 less time.
 
-C only makes the moves of the search. The lists of GPUs and adapters, and what each path takes from which links, are
-computed here with the functions of the Python search: once per system, or when a path is first needed.
+C only makes the moves of the search. This module gives it the lists of GPUs and adapters, and what each path takes from
+which links. It computes these with the functions of the Python search, once per system or when a path is first needed.
 """
 
 import ctypes

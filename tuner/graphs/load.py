@@ -148,7 +148,7 @@ class Load:
         )
 
     def reverse_gbs(self, link: Link, start: SystemDevice, gbs: float) -> float:
-        """The bandwidth that a link's traffic takes from the link's other direction."""
+        """How much bandwidth ``gbs`` of traffic on a link takes from the link's other direction."""
         far, amount = link.to, 0.0
         hardware = DeviceKind.DEV if self.system.nodes[DeviceKind.DEV] else DeviceKind.GPU
         if far.kind is hardware and isinstance(far, GpuDevice) and start.kind is not DeviceKind.GPU:
@@ -167,8 +167,10 @@ class Load:
         )
 
     def take(self, route: Route) -> bool:
-        """Takes the bandwidth that a route needs. If there is too little, returns False and leaves the links as NCCL
-        does."""
+        """Takes the bandwidth that a route needs.
+
+        If some link has too little, returns False; the links then have what they have in NCCL after such a refusal.
+        """
         if route.back:
             return self._take_both_ways(route)
         left, steps, short = self.left, route.steps, route.short

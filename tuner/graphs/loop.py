@@ -22,7 +22,7 @@ ROWS: Final[tuple[tuple[StepsRow, int], ...]] = (("blackwell", 100), ("hopper", 
 
 
 class Bounds:
-    """Bounds of the searches that are the same for every graph of a system."""
+    """The bounds that all searches for graphs of a system have in common."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
         self.system, self.rules = system, nccl.search.loop
@@ -152,7 +152,11 @@ class Attempts:
         self.trial.bw_intra = self.trial.bw_inter = self.bounds.steps[self.at]
 
     def run(self) -> None:
-        """Makes both passes of the search: the first relaxes the request, the second raises the bandwidth."""
+        """Makes both passes of the search.
+
+        The first relaxes the request until a graph is good enough, or nothing is left to relax. The second raises the
+        requested bandwidth.
+        """
         while not self._searched_to_the_end():
             if not self._relax():
                 break

@@ -108,7 +108,10 @@ class Nets:
         return self._nearest_gpus[net]
 
     def starts(self, net: int) -> tuple[list[int], bool]:
-        """The GPUs at which a channel from this device may begin, in order; and whether the device reaches any GPU."""
+        """The GPUs at which a channel that enters through a device may begin, and whether the device reaches any GPU.
+
+        The GPUs are in the order in which they are tried.
+        """
         if net not in self._starts:
             gpus, type_ = self.nearest_gpus(net)
             reached, local = type_ != self.system.types.DIS, self.devices[net].local_gpu

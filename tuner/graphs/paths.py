@@ -82,7 +82,10 @@ class _Spread:
         return self.nvb and link.kind == "NVL" and link.to.kind is self.relay and path.hops <= self.through
 
     def better(self, at_far: Path, path: Path, gbs: float, type_: int) -> bool:
-        """Whether ``path`` with one more link is better than the path ``at_far``."""
+        """Whether ``path``, extended by one link, is better than ``at_far``, the path known so far to the same device.
+
+        ``gbs`` and ``type_`` are the bandwidth and the type of the extended path.
+        """
         if self.routing.prefer == "wider":
             return (at_far.gbs == 0 or at_far.hops > path.hops) and at_far.gbs < gbs
         if type_ != at_far.type:
@@ -129,7 +132,7 @@ def near_cpu(system: System, gpu: SystemDevice, routing: Routing) -> int:
 
 
 def divert(system: System, source: SystemDevice, over: SystemDevice, target: SystemDevice, routing: Routing) -> None:
-    """Replaces a path by two others: to a device in between, and from there to the target."""
+    """Replaces the path from ``source`` to ``target`` by the path to ``over`` and the path from there to ``target``."""
     types = system.types
     first = source.paths[over.kind][system.number(over)]
     then = over.paths[target.kind][system.number(target)]

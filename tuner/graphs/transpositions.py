@@ -110,7 +110,10 @@ class TranspositionTable:
         return SearchState(key, links, adapters, left, self.found, channel, repeated, refused)
 
     def tries(self, state: SearchState) -> int | None:
-        """Number of tries after which nothing better is found from a state; None if it is not known."""
+        """How many tries it takes to find that nothing better follows from a state.
+
+        None if that is not known of the state, or if fewer tries are left.
+        """
         self.looks[self.kind] += 1
         known = self._dead_ends.get(state.key)
         if known is None or known.tries > state.left:
@@ -160,8 +163,11 @@ class FailedSearches:
         return {path.type for node in nodes for far in to for path in node.paths.get(far, ())}
 
     def key(self, trial: Trial, best: Trial, links: Sequence[float], nets: Sequence[float]) -> Hashable:
-        """Everything that a search depends on. A path type that no path has counts as the next nearer type that some
-        path has."""
+        """The key of a search: everything that its result depends on.
+
+        If no path has the type up to which paths are allowed, the next nearer type that some path has stands in the
+        key, because both allow the same paths.
+        """
         speeds = trial.bw_intra, trial.bw_inter, trial.min_channels, trial.cross_nic
         to_beat = best.pattern, best.cross_nic, best.channels, best.bw_intra, best.bw_inter, best.hops
         intra = max((type_ for type_ in self._intra_types if type_ <= trial.type_intra), default=NO_TYPE)

@@ -105,8 +105,10 @@ Group = tuple[int, ...]  # numbers of adapters
 
 @dataclass(frozen=True, slots=True)
 class MergedAdapters:
-    """Groups of adapters that become virtual adapters, in the order of their numbers; in some releases also groups of
-    one."""
+    """The groups of adapters that become virtual adapters, in the order of the virtual adapters' numbers.
+
+    In some releases, single adapters also form groups.
+    """
 
     rules: Merging
     names: tuple[str, ...]  # names of all adapters, in the order of their numbers
@@ -220,7 +222,7 @@ class _Groups:
         self.made: list[Group] = []
 
     def all(self) -> list[Group]:
-        """All groups: named ones first, then those of adapters that are near each other."""
+        """All groups: first those that NCCL_NET_FORCE_MERGE names, then those of adapters that are near each other."""
         for text in (self.forced or "").split(";"):
             if text:
                 self._force(text)

@@ -73,8 +73,10 @@ _FEWER = 1e-6  # a row that names channels without need counts as this much wors
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """A row of the decided table, for sizes from ``low`` to ``high`` (None: no upper end), with its measured ``sizes``,
-    in bytes.
+    """A row of the decided table.
+
+    It is for sizes from ``low`` to ``high`` bytes; if ``high`` is None, it has no upper end. ``sizes`` are the measured
+    sizes in this range, in bytes.
     """
 
     collective: Collective
@@ -297,7 +299,8 @@ Known = Mapping[CommunicatorSize, Sequence[Decision]]
 class HeldOutMeasured:
     """How interpolated rows perform at a measured number of nodes that was not used to make them.
 
-    ``own`` is the mean regret with the rows that were decided for this number of nodes.
+    ``own`` is, for comparison, the mean regret with the rows that the measurements at this number of nodes themselves
+    gave.
     """
 
     nodes: int
@@ -313,8 +316,10 @@ class HeldOutMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Interpolated:
-    """The ``rows`` that were added, and how well interpolated rows do at each measured number of nodes except the
-    outermost.
+    """The interpolated ``rows`` that were added to the table.
+
+    ``held_out`` says how well interpolated rows perform at each measured number of nodes, except at the smallest and
+    the largest.
     """
 
     rows: tuple[Decision, ...] = field(metadata=json_form("interpolated_rows", convert=len))

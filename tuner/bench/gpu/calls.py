@@ -121,8 +121,10 @@ class Calls:
         return Timed(tuple(times_us), min(host_s) * 1e6 / calls, tuple(whole_us))
 
     def in_a_row(self, point: Point, calls: int, deadline_s: float) -> float:
-        """The time in us of a call, as nccl-tests measures it: the mean of ``calls`` calls in a row outside of graphs,
-        by the host's clock, until all are done. MeasuringFailed after the deadline.
+        """The mean time in us of ``calls`` calls in a row, as nccl-tests measures it.
+
+        The host's clock runs from before the first call until all calls are done; they are not in graphs.
+        MeasuringFailed after the deadline.
         """
         once, ends = self._prepared(point), [(rank, self._marks(rank, 1)[0]) for rank in self._local]
         with self._local[0].lane.current():

@@ -139,7 +139,7 @@ class Lane:
         return int(self._memory[name].ptr)
 
     def fill(self, address: int, count: int, rank: int, values: Values) -> None:
-        """Fills ``count`` elements with what ``rank`` sends."""
+        """Fills ``count`` elements at an address with the data that ``rank`` sends."""
         arguments = self._numbers(address, count, rank, values.seed)
         self._kernel("fill", values)((_BLOCKS,), (_THREADS,), arguments, stream=self._stream)
 

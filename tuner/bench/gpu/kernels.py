@@ -204,7 +204,10 @@ def runs_on(library: Path, capability: int) -> bool:
 
 
 def code_sections(library: Path) -> dict[str, tuple[int, int]]:
-    """Begin and end of the sections of GPU code in the file. BadInput if the file is not a libnccl."""
+    """For each section of GPU code in the file, by name: the positions of its begin and end, in bytes.
+
+    BadInput if the file is not a libnccl.
+    """
     from elftools.common.exceptions import ELFError  # from a package of an extra
     from elftools.elf.elffile import ELFFile
 

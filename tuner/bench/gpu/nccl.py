@@ -43,7 +43,10 @@ _LOADS_TUNER = "ncclLoadTunerPlugin"  # src/misc/tuner.cc, v2.19.3-1 and v2.20.5
 
 
 class Nccl:
-    """A loaded libnccl, with ``variables`` set until it is closed: NCCL reads most of them when it is first called.
+    """A loaded libnccl.
+
+    The environment has ``variables`` until this object is closed, because NCCL reads most of them when it is first
+    called.
 
     ``cuda_error`` returns CUDA's name of an error, given its number. BadInput if the process already has another
     libnccl, or if its NCCL has already read other values of the variables.
@@ -105,8 +108,9 @@ class Nccl:
         self._check(self._library.ncclGroupEnd(), "ncclGroupEnd")
 
     def init_rank(self, ranks: int, unique_id: bytes, rank: int) -> Any:
-        """Starts the init of a rank on the current device; returns a handle whose first element is the communicator
-        once the group has ended.
+        """Starts the init of a rank on the current device, within a group of calls.
+
+        Returns a handle; after the end of the group, its first element is the communicator.
         """
         handle = self.ffi.new("void **")
         copied = self.ffi.new("ncclUniqueId *")

@@ -105,7 +105,8 @@ _LET_END_S = 5.0  # time for a running call to end after an interrupt
 def within(limit_s: float, what: str, do: Callable[[], T]) -> T:
     """Runs ``do`` in a separate thread and returns its result, or raises its error.
 
-    MeasuringFailed after ``limit_s``; the thread then goes on, and ends with the process at the latest.
+    MeasuringFailed if ``do`` takes longer than ``limit_s``. The thread is not stopped then: it goes on until ``do`` or
+    the process ends.
     """
     given: list[T] = []
     raised: list[BaseException] = []

@@ -54,7 +54,10 @@ ALONE = RankAddress(0, 1, 0, "none")
 
 @cache
 def own_address() -> RankAddress:
-    """Address of this process, determined once. BadInput and MeasuringFailed as :func:`rank_address` raises them."""
+    """Address of this process, determined once.
+
+    Raises BadInput and MeasuringFailed in the same cases as :func:`rank_address`.
+    """
     return rank_address(os.environ)
 
 

@@ -316,8 +316,10 @@ KEPT = 32  # searches that are kept; the explanation of one graph makes about 15
 
 
 class RelaxedSearch:
-    """The graphs of one changed request. Each is searched when it is first asked for, and kept on disk under ``key`` if
-    there is one."""
+    """The graphs that are found for a request under a relaxation.
+
+    Each graph is searched when it is first requested. If ``key`` is not None, it is also kept on disk under this key.
+    """
 
     def __init__(self, request: SearchRequest, nccl: Release, freed: Relaxation, key: str | None = None) -> None:
         self._asked = request, nccl, freed

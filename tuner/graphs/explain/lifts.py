@@ -1,7 +1,7 @@
 """Finds what limits a graph, and which changes of the machine or of variables lift the limits, by searching again.
 
-Each link without room for one more channel, and each rule that stopped the search, is lifted one by one. If no single
-one helps, all are lifted together, and those that turn out not to matter are restored.
+The limits are the links that have no room for one more channel, and the rules that stopped the search. They are lifted
+one by one. If none of them helps alone, all are lifted together, and those that turn out not to matter are restored.
 """
 
 import xml.etree.ElementTree as ET
@@ -33,8 +33,10 @@ MORE = 1.001  # a smaller factor is only rounding
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """Something that may limit a graph: a class of equal links, or a rule of the search, and how to search without
-    it."""
+    """Something that may limit a graph: a class of equal links, or a rule of the search.
+
+    ``freed`` is the relaxation with which to search without it.
+    """
 
     kind: str
     freed: Relaxation
@@ -49,7 +51,10 @@ def is_more(found: Found, before: Found) -> bool:
 
 
 class BandwidthLimits:
-    """Finds what limits one graph; ``again`` searches the graph without some of the possible limits."""
+    """Finds what limits one graph.
+
+    ``again`` is a function that searches the graph once more, under a relaxation.
+    """
 
     def __init__(self, found: SearchRun, loads: Loads, again: Callable[[Relaxation], Found]) -> None:
         self.found, self.loads, self.again = found, loads, again
@@ -64,8 +69,10 @@ class BandwidthLimits:
         return self.found.owner(self.links[number])
 
     def all(self) -> tuple[Limit, ...]:
-        """Every factor that limits the graph by itself. If there is none, the smallest set that limits it together;
-        empty if nothing helps."""
+        """Every limit whose removal alone makes the graph better.
+
+        If there is none, one limit that consists of several factors, which only help together; empty if nothing helps.
+        """
         way, others = self._tight()
         links = [Factor(KINDS[each.kind], Relaxation(links=frozenset({each})), each) for each in (*way, *others)]
         rules = list(self._rules([*way, *others]))
@@ -110,7 +117,7 @@ class BandwidthLimits:
         return of_link((self.owner(number), self.links[number]), factor.links.gbs, len(ends), carried)
 
     def fullest(self, of: LinkClass) -> int:
-        """The number of that link of a class that carries the most."""
+        """The number of the link that carries the most among the links of a class."""
         numbers = [number for number, each in enumerate(self.classes) if each == of]
         return max(numbers, key=lambda number: sum(self.loads.get(number, {}).values()))
 
@@ -374,8 +381,10 @@ class Idea:
 def lifts(
     limits: BandwidthLimits, causes: Sequence[Limit], reasons: Sequence[Reason], again: Callable[[SearchRequest], Found]
 ) -> list[Lift]:
-    """Every idea with what the search finds after its change, helpful ones first. Ideas that NCCL refuses are left
-    out."""
+    """Every change that may help, with what the search finds after it; changes that do help come first.
+
+    Changes that NCCL refuses are left out.
+    """
     found, tried = limits.found, list[Lift]()
     for idea in _ideas(limits, causes, {reason.kind for reason in reasons}):
         lift = _tried(found, idea, again)

@@ -29,7 +29,10 @@ class LinkClass(NamedTuple):
 
 
 def class_of(owner: SystemDevice, link: Link, gbs: float | None = None) -> LinkClass:
-    """The class of a link of a device, with the link's bandwidth when nothing uses it."""
+    """The class of a link that starts at ``owner``.
+
+    ``gbs`` is the link's bandwidth when nothing uses it; if it is None, the link's present bandwidth counts.
+    """
     first, second = sorted((owner.kind, link.to.kind), key=lambda kind: kind.value)
     return LinkClass((first, second), link.kind, link.gbs if gbs is None else gbs)
 

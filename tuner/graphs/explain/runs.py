@@ -33,7 +33,7 @@ FIRST = "ring"  # the first graph that NCCL searches
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """What a search ignores, to see whether it limits the graph: rules, or the bandwidth of links."""
+    """Which rules or links are relaxed in a search, to see whether they limit the graph."""
 
     links: frozenset[LinkClass] = frozenset()  # these links have twice their bandwidth
     steps_gbs: tuple[float, ...] = ()  # further bandwidths that are tried for a channel
@@ -57,7 +57,7 @@ def both(first: Relaxation, second: Relaxation) -> Relaxation:
 
 @dataclass(frozen=True, eq=False)
 class SearchRun:
-    """How the search for one graph went."""
+    """The search for one graph, with its request, its attempts and its result."""
 
     request: SearchRequest
     nccl: Release
@@ -260,7 +260,7 @@ def _to_network(found: SearchRun, trial: Trial, channel: int) -> Iterator[tuple[
 
 
 class Detours:
-    """The changes that NCCL made to paths, found by comparing the system with itself before the changes."""
+    """Finds the paths that NCCL changed, by comparing the system after the search with a newly built, unchanged one."""
 
     def __init__(self, found: SearchRun) -> None:
         self.found, variables, routing = found, found.variables, found.nccl.search.routing
