@@ -88,7 +88,7 @@ def is_listed(wanted: NameList, name: str, port: int | None, exact: bool) -> boo
 
 
 def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]:
-    """The indices of the adapters that NCCL uses: all of them, or those that NCCL_IB_HCA selects.
+    """The indices in ``adapters`` of those that NCCL uses: all of them, or those that NCCL_IB_HCA selects.
 
     ``adapters`` are in the order of ``dev``. BadInput if no adapter is left, because NCCL would then use sockets.
     """
@@ -125,7 +125,7 @@ def _is_wanted(wanted: NameList, name: str, port: int, exact: bool) -> bool:
 
 
 def mergeable(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
-    """Whether the network merges adapters if NCCL asks for it, as NCCL's own InfiniBand network does."""
+    """Whether the adapters' network is one that merges adapters if NCCL requests it: NCCL's own InfiniBand network."""
     return _own(adapters, variables)
 
 
@@ -363,7 +363,9 @@ class AdapterAccess:
 
 @dataclass(frozen=True, slots=True)
 class PeerLinks:
-    """The links between devices of one kind of node, without the devices that its ranks do not use.
+    """How the GPUs of one kind of node reach each other and the adapters.
+
+    Devices that the node's ranks do not use are left out.
 
     ``local_channels`` is the smallest number of channels that NCCL uses between two of the node's GPUs: two for each
     NVLink between them, or two if they have no NVLinks; None for a single GPU. ``adapters`` has, for each GPU, the
@@ -428,7 +430,7 @@ class Nearness:
 
 
 def nearness(machine: str, facts: Iterable[ComparedFact], unknown: Iterable[str] = ()) -> Nearness:
-    """Summarises the compared facts of one machine; ``unknown`` names further facts that are not known."""
+    """Summarises the facts in which a machine was compared; ``unknown`` names facts that could not be compared."""
     known = list(facts)
     return Nearness(
         machine,

@@ -62,8 +62,10 @@ def nearest(name: str, words: Mapping[str, Collection[str]], chips: Collection[s
 
 
 def having_all_words(name: str, words: Mapping[str, Collection[str]]) -> tuple[str, ...]:
-    """The keys of ``words`` that contain every word of the name, as a whole word or as one end of a word, such as 4090
-    in rtx4090."""
+    """The machines in ``words`` that have every word of the name.
+
+    A machine also has a word if one of its words begins or ends with it, as rtx4090 ends with 4090.
+    """
     asked = _words(name)
     return tuple(key for key, known in words.items() if asked and all(_is_in(known, word) for word in asked))
 
@@ -141,7 +143,7 @@ class Alias:
     one_node: str | None = None
 
     def check_beyond_nvlink(self) -> None:
-        """Raises UnknownMachine if the alias is only known to be the same for what NVLink connects."""
+        """Raises UnknownMachine if the alias only stands for a single node of the machine."""
         if self.one_node is not None:
             said = f"{self.name} beyond the NVLinks of a node: {self.one_node}; valid: one node, or {self.machine}"
             raise UnknownMachine(said).cured(Remedy("machine", self.machine))
@@ -235,8 +237,10 @@ def _sha256(text: str) -> str:
 
 
 def newest_release(machines: Iterable[str]) -> str:
-    """The newest release that runs on all of these machines; the newest of all releases if none runs on all of them, or
-    if there is no machine."""
+    """The newest release that runs on all of these machines.
+
+    If no release runs on all of them, or no machine is given, it is the newest release of all.
+    """
     running = [load(name).releases for name in machines]
     common = [name for name in release.names() if all(name in each for each in running)]
     return (common or release.names())[-1]

@@ -135,7 +135,7 @@ class _Parts:
             raise BadInput(f"machine {name!r}: {there}: each has to have the same number")
 
     def root(self) -> ET.Element:
-        """The tree of all devices, with GPUs and adapters spread evenly."""
+        """The tree of all devices, with the GPUs and adapters spread evenly over the sockets."""
         generation, lanes = self.model.pcie_link
         link = {"link_speed": PCIE_SPEEDS[generation], "link_width": str(lanes)}
         root, of_socket = ET.Element("system", {"version": "1"}), self.gpus // self.sockets

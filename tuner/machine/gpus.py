@@ -29,7 +29,10 @@ class PeerToPeer(StrEnum):
     none = "none"
 
     def group(self, socket: int, gpu: int) -> int:
-        """The number of the peer-to-peer group of a GPU, which depends on its place in the topology and its socket."""
+        """The number of the group of GPUs with which a GPU can use peer-to-peer.
+
+        ``socket`` and ``gpu`` are the numbers of the GPU's socket and of the GPU itself.
+        """
         return {PeerToPeer.all: 0, PeerToPeer.within_sockets: socket, PeerToPeer.none: gpu}[self]
 
 
@@ -184,8 +187,10 @@ def multicast_chips() -> tuple[str, ...]:
 
 
 def pcie_generation(compute_capability: int) -> int:
-    """The PCIe generation of GPUs of a compute capability (90 for 9.0), if its bandwidth is in ``links.toml``; else 3,
-    as NCCL assumes for links that it does not know.
+    """The PCIe generation of GPUs of a compute capability (90 for 9.0).
+
+    It follows from the bandwidth in ``links.toml``. Without an entry there, it is 3, as NCCL assumes for links that it
+    does not know.
     """
     gbs = _pcie_gbs().get(str(compute_capability))
     return 3 if gbs is None else 3 + round(math.log2(gbs / 15.75))

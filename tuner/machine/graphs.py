@@ -279,8 +279,11 @@ def net_gbs(table: Mapping[str, Any]) -> dict[Shape, float]:
 
 
 def rows(by_shape: Mapping[Shape, Mapping[str, Graph | float]]) -> dict[str, list[dict[str, object]]]:
-    """The rows of graphs or bandwidths in the file, by name; one node first, then fewest GPUs first. Missing values are
-    left out."""
+    """The rows of graphs or bandwidths as they are in the file, by name.
+
+    For each name, rows for one node come before those for several nodes, and rows for fewer GPUs before those for more.
+    Missing values are left out.
+    """
     return {
         kind: [_row(entry) for entry in entries]
         for kind, entries in groupby(_entries(by_shape), key=lambda entry: entry[0][0])

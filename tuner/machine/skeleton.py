@@ -1,5 +1,6 @@
-"""Completes topology files that only say where devices are, as NCCL does. Cloud vendors ship such files for
-NCCL_TOPO_FILE.
+"""Completes topology files that say where devices are but not what they are (skeletons), as NCCL does.
+
+Cloud vendors ship such files for NCCL_TOPO_FILE.
 
 On the machine, NCCL asks NVML about the GPUs and its network plugin about the adapters. Here the name of the GPU model
 and the speed of the adapters replace these answers. A file that lacks anything else is refused.
@@ -40,7 +41,9 @@ FIRST_GUID = 0x2000000000000000  # guids are invented and distinct, because NCCL
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """A topology file that does not describe its GPUs and adapters, and what the simulated machine reports about these.
+    """A topology file that does not describe its GPUs and adapters, and the machine that completes it.
+
+    The machine is simulated: it answers what NCCL asks about the GPUs and adapters.
 
     NCCL reads ``xml`` instead of the complete machine; all nodes are equal.
     """
@@ -87,8 +90,7 @@ def _without_speed(elements: "Iterable[_Read]") -> int:
 
 
 def name_of(file: Path) -> str:
-    """The name of a topology file in places where a machine's name is expected: its file name, and a hash of its
-    content.
+    """What stands for a machine's name if a topology file is used: the file's name and a hash of its content.
 
     BadTopology if the file cannot be read.
     """
@@ -101,8 +103,9 @@ def read(
     """Reads a skeleton, from a file (a ``Path``) or a text (a ``str``), for a machine whose GPUs are all of model
     ``gpu``. Errors about a text call it ``where``.
 
-    Adapters without a <net> get ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` (if absent: 0, as NCCL's own
-    networks report). BadTopology if the file lacks something else, BadInput if an argument contradicts the file.
+    Adapters without a <net> get one with the speed ``net_gbps`` (1e9 bits per second) and the latency
+    ``net_latency_us``; None stands for 0, which NCCL's own networks report. BadTopology if the file lacks something
+    else, BadInput if an argument contradicts the file.
     """
     model = gpus.load(gpu)
     skeleton = _File(source, where)
@@ -199,8 +202,10 @@ class _File:
         return _gpus(self.where, self.root.iter("pci"))
 
     def check_places(self) -> None:
-        """Refuses a file that lacks facts which NCCL would read from the computer on which it runs. BadTopology names
-        all missing facts."""
+        """Raises BadTopology if the file lacks facts that NCCL would read from the computer on which it runs.
+
+        The message names all missing facts.
+        """
         lacking: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
         for cpu in self.root.iter("cpu"):
             needed = ("numaid", "arch", *CPU_FACTS.get(cpu.get("arch", ""), ()))
@@ -219,8 +224,10 @@ class _File:
             self.fail(f"{'; '.join(said)}, which NCCL reads from its machine; write it there{kinds}")
 
     def describe_gpus(self, placed: list[ET.Element], model: GpuModel) -> None:
-        """Gives every GPU the compute capability of its model, and its number: CUDA numbers equal GPUs in the order of
-        bus ids."""
+        """Gives every GPU the compute capability of the model, and a number.
+
+        Like CUDA, it numbers equal GPUs in the order of bus ids.
+        """
         numbered = [gpu for pci in placed if (gpu := pci.find("gpu")) is not None and gpu.get("dev") is not None]
         if len(numbered) not in (0, len(placed)):
             self.fail(f"{len(numbered)} of {len(placed)} GPUs have a <gpu dev>; valid: all or none")

@@ -83,8 +83,10 @@ def strict(table: Path) -> dict[str, str]:
 
 
 def size(communicator: Comm, interface: Interface) -> CommunicatorSize:
-    """Size of the communicator as NCCL reports it to plugins. NCCL counts each node as an NVLink domain
-    (initNvlDomainInfo, init.cc, v2.28.9-1)."""
+    """Size of the communicator as NCCL reports it to plugins.
+
+    As NVLink domains, NCCL reports the number of nodes (initNvlDomainInfo, init.cc, v2.28.9-1).
+    """
     domains = communicator.nodes if interface.says_domains else None
     return CommunicatorSize(communicator.ranks, communicator.nodes, domains)
 
@@ -246,8 +248,11 @@ class FileTuner:
         return answers
 
     def breaks(self, communicator: Comm, request: Request) -> Sequence[int]:
-        """The sizes in bytes at which a row begins or ends, the sizes just before these, and the breaks of the
-        following tuner."""
+        """The sizes in bytes at which the tuner's answer may change.
+
+        These are the sizes at which a row of the file begins or ends, the sizes just before, and the breaks of the
+        following tuner.
+        """
         rows = (*self._table.decisions, *self._table.costs)
         starts = {start for row in rows for start in _starts(row.bytes, 1)}
         starts |= {start for row in rows for start in _starts(row.bytes_per_rank, communicator.ranks)}
@@ -265,8 +270,10 @@ class FileTuner:
         return of_other_releases(self.file, communicator.release.name) if self.following is None else None
 
     def ignored_by(self, release: str) -> str | None:
-        """Releases that the file is for, if ``release`` is not among them and the plugin therefore ignores the file;
-        else None."""
+        """The releases that the file is for, if ``release`` is none of them; else None.
+
+        The plugin ignores a file that is for other releases.
+        """
         return other_releases(self.file, release)
 
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:

@@ -35,7 +35,10 @@ _What = TypeVar("_What")
 
 
 def request(collective: Collective) -> Request:
-    """The request that stands for a collective: a float32 sum, as tables do not distinguish data types."""
+    """The request with which times of a collective are computed: a float32 sum.
+
+    One data type is enough, because tables do not distinguish them.
+    """
     return Request(collective, DataType.float32, Op.sum)
 
 
@@ -50,8 +53,9 @@ def decisions(selection: Selection, collectives: Iterable[Collective], channels:
 
 
 def costs(selection: Selection, collectives: Iterable[Collective]) -> list[CostRow]:
-    """Rows that give every time that the release computes, bit for bit, and `never` for algorithms and protocols that
-    it excludes.
+    """Rows that give exactly the times that the release computes, bit for bit.
+
+    For algorithms and protocols that the release excludes, they give `never`.
 
     BadInput if a time is not linear in the size, or a table cannot express it.
     """
@@ -229,8 +233,9 @@ def between(known: Mapping[CommunicatorSize, Sequence[Decision]], unequal: bool 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRows:
-    """How interpolated rows compare with the emulator's own picks on one communicator, at sizes that grow by a constant
-    ratio.
+    """How interpolated rows compare with the emulator's own picks on one communicator.
+
+    They are compared at sizes that grow by a constant ratio.
 
     ``agreeing`` is the share of sizes with the same pick. ``mean_excess`` is the mean of (time of the rows' choice /
     time of the pick) - 1, with the times of the release's own model.
@@ -289,7 +294,10 @@ def _of(rows: Sequence[Decision], collective: Collective) -> list[Decision]:
 
 
 def edges(rows: Sequence[Decision]) -> list[Edge]:
-    """The rows of one collective as a list in the order of sizes, from 0 to the largest, with an entry for each gap."""
+    """The choices of one collective's rows, each with the size at which it begins, in the order of sizes from 0 up.
+
+    A gap between rows has an entry, too, with None as its choices.
+    """
     all_edges: list[Edge] = [(0, None)]
     end = 0
     for row in sorted(rows, key=lambda row: row.bytes.low):

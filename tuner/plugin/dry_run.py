@@ -226,8 +226,10 @@ class DryRun:
     def chunk_bytes(
         self, collective: Collective | int, algorithm: Algorithm, protocol: Protocol, chunk_bytes: int
     ) -> int:
-        """Calls ``getChunkSize`` (interface versions 6 and 7) once, after :meth:`ask`. ``chunk_bytes`` is what NCCL
-        would use."""
+        """The chunk size in bytes that the plugin returns from ``getChunkSize`` (interface versions 6 and 7).
+
+        Must be called after :meth:`ask`. ``chunk_bytes`` is the size that NCCL would use without the plugin.
+        """
         size = self._ffi.new("size_t *", chunk_bytes)
         call = self._ffi.new("struct chunk_call *", (0, int(collective), int(algorithm), int(protocol), 1))
         with self._listen(self.log):

@@ -35,8 +35,8 @@ class LiveCounts:
     """Counts of one rank of one communicator, or of one process whose table is not used (``refused`` says why).
 
     ``decided``, ``could_not_run`` and ``costs`` are numbers of calls by row of the table; a row is named by its line in
-    the table's file, and rows without calls are absent. ``lines`` has the line of every row. ``rank`` is what the
-    launcher set, or None. ``runs``: whether the process exists; None on another host.
+    the table's file, and rows without calls are absent. ``lines`` has the line of every row. ``rank`` is the rank that
+    the launcher set; None if it set none. ``runs`` says whether the process exists; None if it is on another host.
     """
 
     host: str
@@ -60,7 +60,7 @@ class LiveCounts:
 
     @property
     def name(self) -> str:
-        """Name of the rank, or else of the process, with its host."""
+        """What sentences call the rank, with its host; if the rank is not known, the process and its host."""
         return f"rank {self.rank} on {self.host}" if self.rank is not None else f"process {self.pid} on {self.host}"
 
 
@@ -285,7 +285,7 @@ def _by_line(lines: NDArray[np.uint32], counts: NDArray[np.uint64]) -> dict[int,
 
 
 def iterate_names(names: Sequence[str], most: int) -> Iterator[str]:
-    """Yields at most ``most`` names, and then how many are left out."""
+    """Yields the first names, at most ``most``; if there are others, also a text with their number."""
     yield from names[:most]
     if len(names) > most:
         yield f"{len(names) - most} more"

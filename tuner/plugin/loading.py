@@ -19,7 +19,11 @@ _SEPARATORS = ":;$"
 
 @dataclass(frozen=True, slots=True)
 class LoadingEnvironment:
-    """Variables to set, and variables with lists of folders to which a folder is prepended."""
+    """Changes of a job's environment that make NCCL load the plugin.
+
+    ``set`` has variables and their values. ``prepend`` has variables that are lists of folders, each with the folder to
+    put before the list.
+    """
 
     set: dict[str, str]
     prepend: dict[str, str] = field(default_factory=dict)

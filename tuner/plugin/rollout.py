@@ -68,8 +68,9 @@ def names(path: Path) -> tuple[str, ...]:
 
 
 def switch(path: Path, off: bool, margin_s: int = LEAST_MARGIN_S, why: str = "") -> int:
-    """Appends a line to the switch, the file that all ranks read. Jobs that begin at the returned time (in s) or later
-    follow it.
+    """Appends a line to the switch, a file that all ranks read, and returns the time in s from which the line counts.
+
+    It counts for jobs that begin at this time or later.
 
     Jobs that began earlier keep their state, even for communicators that they create later: ranks that read the file at
     different moments have to agree. The line's time is never before that of the last line, as the plugin refuses a file

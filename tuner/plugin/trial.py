@@ -28,8 +28,9 @@ class Say(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bypass:
-    """The symmetric kernel or copy engine that carries a call instead of an algorithm; ``channels`` is its number of
-    blocks.
+    """The symmetric kernel or copy engine that carries a call instead of an algorithm.
+
+    ``channels`` is the kernel's number of blocks.
 
     ``time_us`` comes from NCCL's model of symmetric kernels, which is another one than that of algorithms; None for
     copy engines.
@@ -207,8 +208,11 @@ def grouped(
     groups: Sequence[Sequence[Operation]],
     settings: Mapping[str, str] | None = None,
 ) -> tuple[GroupTrial, ...]:
-    """Plans each group with and without the table. Raises BadTable for a bad table, BadInput for what is not emulated,
-    and NoAlgorithm."""
+    """Plans each group with and without the table.
+
+    BadTable if the plugin cannot use the table, BadInput if the group is not emulated, NoAlgorithm if NCCL finds no
+    algorithm.
+    """
     with opened(table, selection, settings) as asked:
         return tuple(
             GroupTrial(

@@ -28,8 +28,10 @@ LANES = "16"  # lanes of a GPU's PCIe link, and of the links on the way to it
 
 @dataclass(frozen=True, slots=True)
 class ListingAdditions:
-    """What a user adds to a listing: the GPU model, the speed and latency of adapters, and ``cpu`` and ``pcie`` in the
-    form of changes of a topology."""
+    """The facts that a user adds to a listing: about GPUs, adapters, CPUs and PCIe links.
+
+    ``cpu`` and ``pcie`` have the form of the changes of a topology with these names.
+    """
 
     gpu: str | None = None
     net_gbps: float | None = None
@@ -40,8 +42,9 @@ class ListingAdditions:
 
 @cache
 def completed(file: Path, given: ListingAdditions) -> tuple[str, tuple[str, ...]]:
-    """The topology in NCCL's format made from a listing, or from a skeleton, which lacks fewer facts; and notes on what
-    was assumed.
+    """A topology in NCCL's format, made from a listing or a skeleton; and notes on what was assumed.
+
+    A skeleton is a topology file that only lacks facts about GPUs and adapters.
 
     BadInput, in one line, names everything that is missing. BadTopology if the file is invalid.
     """

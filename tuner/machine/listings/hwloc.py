@@ -93,8 +93,10 @@ class _Document:
         return self._adapters - 1
 
     def adapters(self, notes: list[str]) -> Mapping[str, tuple[str, ...]]:
-        """The names of InfiniBand and RoCE devices by bus id. If the document names none, devices with the PCI class of
-        InfiniBand get names."""
+        """The names of InfiniBand and RoCE devices, by bus id.
+
+        If the document names none, each device of the PCI class InfiniBand gets a name: nic0, nic1, ...
+        """
         found = {
             device.attributes["pci_busid"]: names
             for device in self.devices

@@ -52,8 +52,8 @@ class NodeShape:
     """The shape of a node. ``sockets``: the GPUs of each NUMA node. ``nvlinks``: the number of links between two GPUs,
     also through switches, by the numbers of the GPUs.
 
-    ``near``: for each GPU the distance of its nearest adapters, and how many adapters are at this distance. Other
-    fields are None if not known.
+    ``near`` has, for each GPU, the distance of its nearest adapters and the number of adapters at this distance. A
+    field is None if the fact is not known.
     """
 
     sockets: tuple[tuple[int, ...], ...]
@@ -132,7 +132,7 @@ def _places(root: ET.Element, links: Mapping[tuple[int, int], int] | None) -> Pl
 
 
 def path_out(element: ET.Element, above: Mapping[ET.Element, ET.Element]) -> list[ET.Element]:
-    """The elements around a GPU or adapter: PCI devices, its own first, then its <cpu>."""
+    """The elements around a GPU or adapter, from the inside: its own <pci>, every <pci> above that, and its <cpu>."""
     path = []
     while element.tag != "system":
         element = above[element]

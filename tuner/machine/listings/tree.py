@@ -2,8 +2,9 @@
 found it.
 
 In the table of nvidia-smi, PIX means one PCI switch between two devices, PXB several switches; PHB and NODE mean the
-same CPU, SYS different CPUs. So devices with PIX between them are put below one <pci>, groups with PXB between them
-below another <pci>, and all devices that are nearer than SYS, or on one NUMA node, below one <cpu>.
+same CPU, SYS different CPUs. So devices with PIX between them are put below one <pci>. Groups of these with PXB between
+them are put below a further, common <pci>. All devices that are nearer to each other than SYS, or on one NUMA node, are
+put below one <cpu>.
 """
 
 import re
@@ -69,8 +70,9 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """Everything that nvidia-smi printed in a text: the tables of -m, then of -mp, in ``connected``; the tables of -p2p
-    in ``peer``; and the names of adapters.
+    """The tables of ``nvidia-smi topo`` in a text, and the names of adapters.
+
+    ``connected`` has the tables of the option -m and then those of -mp; ``peer`` has the tables of -p2p.
     """
 
     connected: tuple[Matrix, ...]
@@ -171,7 +173,10 @@ Group = tuple[str, ...]
 
 
 def listing(printed: Printed, file: str) -> Listing:
-    """The listing of the node in these tables. The first table says how devices are connected."""
+    """The listing of the node that these tables describe.
+
+    Its devices are those of the first table.
+    """
     matrix, notes = printed.connected[0], list[str]()
     near = _nearness(printed.connected)
     numa_of = _numa_nodes(matrix, near, notes)

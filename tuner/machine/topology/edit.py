@@ -215,7 +215,9 @@ def change(root: ET.Element, key: str, value: str) -> None:
 
 
 def edited(topology: str, changes: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
-    """The text of a topology after ``changes``, whose keys are those of :data:`EDITS`, in their order.
+    """The text of a topology after ``changes``, which are made in their order.
+
+    Their keys are those of :data:`EDITS`.
 
     BadInput for a value that this node cannot have. BadTopology if the text is not a topology.
     """
@@ -233,8 +235,10 @@ def _edited(topology: str, changes: tuple[tuple[str, str], ...]) -> str:
 
 @cache
 def of_gpus(topology: str, numbers: tuple[int, ...]) -> str:
-    """The text of a topology with only some of its GPUs, which keep their ``dev``. ``numbers`` are their places in the
-    order of ``dev``."""
+    """The text of a topology with only some of its GPUs, which keep their ``dev``.
+
+    ``numbers`` are the places of these GPUs in the order of ``dev``.
+    """
     root = ET.fromstring(topology)
     devices.only_gpus(root, numbers)
     return to_text(root)
@@ -242,8 +246,9 @@ def of_gpus(topology: str, numbers: tuple[int, ...]) -> str:
 
 @cache
 def with_ports_merged(topology: str, devs: tuple[int, ...], if_all: bool) -> str:
-    """The text of a topology in which two ports of one device become one adapter; ``devs``: the ``dev`` of the adapters
-    to consider.
+    """The text of a topology in which every two ports of one device become one adapter.
+
+    Only adapters whose ``dev`` is in ``devs`` are merged.
 
     ``if_all``: only if all adapters have equally many ports. Source: ncclIbFindMatchingDev and ncclIbInit,
     src/transport/net_ib.cc, v2.21.5-1 and v2.23.4-1.

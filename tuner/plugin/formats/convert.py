@@ -185,7 +185,7 @@ class File:
 
     @property
     def falls_through(self) -> bool:
-        """Whether a row whose choice cannot run leaves the call to the next row, and not to NCCL."""
+        """Whether a row whose choice cannot run leaves the call to the next row; if not, NCCL chooses."""
         return self.format != "table"
 
 

@@ -74,8 +74,9 @@ def _samples(path: Path, rows: "csv.DictReader[str]") -> Samples:
 
 
 def decisions(samples: Samples) -> tuple[list[Decision], list[str]]:
-    """Rows with the fastest choice (by median) at each size, valid up to halfway to the next size; and notes about
-    doubtful choices.
+    """Rows with the choice that is fastest at each size (by the median), and notes about doubtful choices.
+
+    A row ends halfway to the next measured size.
     """
     rows: list[Decision] = []
     notes: list[str] = []

@@ -1,4 +1,6 @@
-"""Configurations of NCCLX's built-in tuner, as CSV and as JSON: reads all three versions, writes the newest.
+"""Reads and writes configurations of NCCLX's built-in tuner, as CSV and as JSON.
+
+All three versions of the format are read; the newest is written.
 
 Source: comms/ncclx/meta/tuner of meta-pytorch/torchcomms: ee6c06d3d (ten columns by bytes), 27dda4a2f (by bytes per
 rank), 6362ecc16 (eight columns).

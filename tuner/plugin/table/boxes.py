@@ -17,7 +17,10 @@ Range = tuple[int, int]  # first and last number, both included
 
 
 class Box(NamedTuple):
-    """The calls of one collective that a row matches; 0 ranks per node stands for unequal nodes."""
+    """The calls of one collective that a row matches, as a range of each property.
+
+    In ``ranks_per_node``, 0 stands for nodes with different numbers of ranks.
+    """
 
     bytes: Range
     bytes_per_rank: Range

@@ -125,7 +125,10 @@ class _Reader:
             self._take_decision(words, number)
 
     def table(self) -> Table:
-        """The table, after all lines were read, because the comment that names the GPUs may be anywhere."""
+        """The table that was read.
+
+        Must be called after the last line, because the comment that names the GPUs may be anywhere.
+        """
         if self.comments.gpus:
             self.provenance[GPUS] = self.comments.gpus
             self.provenance_lines[GPUS] = self.comments.gpus_line

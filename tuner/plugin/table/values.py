@@ -202,8 +202,8 @@ _GPUS = expression(rb"#[ \t]*gpus:[ \t]+([^ \t].*?)[ \t]*", re.DOTALL)
 class Comments:
     """Comments of a file; if several name ``gpus``, the first counts.
 
-    ``valid_s`` are the first and the last second, since 1970, of the days on which the table is valid; None if it is
-    always valid.
+    ``valid_s`` are the first and the last second, since 1970, of the days on which the table is valid; None stands for
+    no limit.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -239,8 +239,10 @@ class Comments:
         self._rows, self._rows_line, self._hashed = rows, number, match[2] is not None
 
     def missing(self, rows: int) -> tuple[int, str] | None:
-        """Number of the line that announces a wrong number of rows or follows the end of the table, and what is wrong
-        with it; None if all is well."""
+        """What is wrong at the end of a table, after the number of the line that shows it; None if all is well.
+
+        Either a line announces another number of rows than there are, or a line follows the end of the table.
+        """
         if self._hashed and self._rows_line < self._content.count(b"\n"):
             return self._rows_line + 1, "something follows the line with the hash, which ends a table"
         if not self._rows_line or self._rows == rows:
