@@ -59,8 +59,8 @@ class LoggedSymmetricKernel:
 
 
 def choices(log: bytes) -> list[TunedChoice]:
-    """Every choice in a piece of NCCL's log, in order. If the log has both kinds of lines about choices, the more
-    detailed kind is read."""
+    """Every choice in a piece of NCCL's log, in order. If the log has choices in both of NCCL's forms, only the lines
+    of the longer form are read, which has the channels."""
     lines = [made for line in log.decode(errors="replace").splitlines() if (made := choice.printed(line))]
     planned = [line for line in lines if line.planned]
     return [
@@ -205,8 +205,8 @@ class Reader:
         )
 
     def non_classic_path(self, observed: Observation) -> NonClassicPath | None:
-        """The path of a call that left the classic path; None if it stayed there. Copy engines launch no kernel and log
-        nothing."""
+        """What carried the call instead of a kernel of the classic path: a symmetric kernel or copy engines; None for a
+        classic kernel. A call on copy engines launches no kernel, and NCCL logs nothing about it."""
         kernels, record = symmetric_kernels(observed.log), observed.record
         if not kernels:
             return None if record["kernels"] else COPY_ENGINES
@@ -247,8 +247,9 @@ class Reader:
     def requested(
         self, answers: Any, calls: Sequence[Observation], simulated: bool, shape: tuple[int, ...]
     ) -> TunerCosts:
-        """The cost tables that the plugin was asked about, one per call, each of this shape. Picks have no time unless
-        ``simulated``."""
+        """The cost tables that NCCL passed to the tuner plugin, one per call, each of the shape ``shape``. With
+        ``simulated``, the time of each pick is NCCL's own (ncclGroupSimulateEnd); otherwise it is the pick's cell of
+        the table."""
         if not (answers["record"]["questions"] > 0).all():
             raise Contradiction("NCCL was not observed computing the cost of an algorithm")
         questions, cells = answers["record"]["question"], shape[0] * shape[1]

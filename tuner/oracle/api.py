@@ -250,7 +250,8 @@ class Oracle:
         """Makes NCCL launch the calls of one rank, which may include sends and receives, as one group; returns
         everything that NCCL writes for them.
 
-        BadInput if the release has no function for a call, or no such buffers. Some groups launch no kernel.
+        BadInput if the release has no function for one of the calls, or cannot register buffers of the kind
+        ``buffers``. Some groups launch no kernel.
         """
         return self.launch_groups_in_full([calls], rank, buffers, windows)[0]
 

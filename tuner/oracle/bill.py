@@ -43,8 +43,8 @@ def bill(
     """The bills of a communicator that makes ``calls`` (with NCCL's nBytes) one after the other, on plain buffers: one
     after initialisation, and one after each call.
 
-    BadInput if nodes differ, and for NVLink domains and communicators that were split off; BadTopology;
-    OracleUnavailable; OracleFailed.
+    Raises BadInput for nodes that differ, for NVLink domains, for a communicator that was split off, and for calls on a
+    communicator of one rank. Like an Oracle, it also raises BadTopology, OracleUnavailable and OracleFailed.
     """
     prepared = start.prepare(replace(configuration, without_tuner=True))
     if len(prepared.kinds) > 1 or configuration.domains:

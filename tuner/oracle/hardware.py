@@ -53,11 +53,12 @@ def read(
     network_reduces: bool = False,
     far_ends: Set[str] = frozenset(),
 ) -> SimulatedNode:
-    """The GPUs and network devices of a node's topology XML, each ordered by ``dev``: the first GPUs, as far as they
-    are used, and all network devices.
+    """The GPUs and network devices of a node's topology XML, each ordered by ``dev``: the first ``host.gpus`` GPUs, and
+    all network devices that NCCL uses.
 
-    ``nodes``: those of the communicator; ``variables``: NCCL_*; ``network_reduces``: as in an OracleConfiguration;
-    ``far_ends``: bus ids to which NVLinks lead and which the topology leaves out.
+    ``nodes`` is the number of nodes of the communicator. ``variables`` are NCCL's variables (NCCL_*).
+    ``network_reduces`` is the field of OracleConfiguration with this name. ``far_ends`` are bus ids to which NVLinks
+    lead that the topology itself does not list.
 
     Each <cpu> of the topology, which is a NUMA node, becomes a socket. BadTopology if it is not a topology, BadInput if
     it has more devices than can be simulated.
@@ -96,8 +97,8 @@ def for_x86(topology: str) -> str:
     (ncclTopoGetXmlFromCpu and xmlTopoFuseXmlRecursive, src/graph/xml.cc, v2.28.9-1). With a vendor in the file that
     does not happen, and NCCL does not use the vendor of such CPUs.
 
-    To a CPU without an affinity, NCCL adds that of this computer's NUMA node, which may have none. Here each CPU gets
-    one.
+    To a CPU without an affinity, NCCL adds the affinity of this computer's NUMA node, which may have none. Therefore
+    every CPU without an affinity gets one here.
     """
     topology = re.sub(r"<cpu\s(?![^>]*\baffinity=)", '<cpu affinity="ffffffff" ', topology)
     filled = r'<cpu vendor="GenuineIntel" familyid="0" modelid="0" '

@@ -78,7 +78,8 @@ def _own(folder: Path, depth: int) -> Iterator[tuple[Path, os.stat_result]]:
 def chosen(
     kept: Mapping[KeptFiles, Sequence[Path]], names: Sequence[str], unused_days: float
 ) -> dict[KeptFiles, Sequence[Path]]:
-    """The files with these names (by default all) that nobody used for this many days. BadInput for an unknown name."""
+    """The files with these names (by default all) that nobody used for at least ``unused_days`` days. BadInput for an
+    unknown name."""
     there = [each.name for each in kept]
     if wrong := [name for name in names if name not in there]:
         raise BadInput(f"{', '.join(wrong)}: not in {cache_folder()}; {one_of(there)}")

@@ -267,8 +267,8 @@ def fetch_all(
     With ``source`` nothing is downloaded: the wheels are in that folder. Libraries in the cache are not fetched again,
     so that an interrupted call continues where it stopped. ``progress`` is called with sentences about what happens,
     first about the disk space needed. OracleUnavailable if that space is not free, if a wheel is not available, or if
-    its library's sha256 differs from that in the wheel's record or in the release file. BadInput for a release without
-    such a build.
+    its library's sha256 differs from that in the wheel's record or in the release file. BadInput for a release that has
+    no wheel of the build ``build``.
     """
     extras.require("elftools", "fetching libnccl")
     for release in wanted:
@@ -324,7 +324,8 @@ def _check_disk(missing: Sequence[str], build: str, progress: Callable[[str], No
 
 @contextlib.contextmanager
 def alone(progress: Callable[[str], None]) -> Iterator[None]:
-    """Inside the block, no other process can fetch into the cache. Removes what a killed fetch left unfinished."""
+    """Inside the block, no other process can fetch into the cache. At its start, what killed fetches left unfinished is
+    removed."""
     import fcntl  # does not exist on Windows, for which there is no wheel to fetch
 
     descriptor = os.open(cache_folder(), os.O_RDONLY)

@@ -177,8 +177,9 @@ class Batch:
     """Works of one type that a block does together; ``type`` is NCCL's name without "ncclDevWorkType" or
     "ncclWorkType".
 
-    ``works`` are the values of the work structures by name; in releases up to 2.21, "place" is the element's place in
-    its work. ``extends``: the block does the next batch together with this one.
+    ``works`` are the values of the work structures by name. In releases up to 2.21, each also has "place", the index of
+    the work element in its ``struct ncclWork``. ``extends`` says that the block does the next batch together with this
+    one.
     """
 
     type: str
@@ -209,14 +210,14 @@ RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLUR
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """The functions of a libnccl, thousands, of which a start looks up some: few objects, which are sent quickly."""
+    """The functions of a libnccl. They are thousands, packed into a few objects so that sending them is fast."""
 
     names: str  # one a line
     copies: "array[int]"  # number of copies of each
     places: "array[int]"  # address and size in bytes of each copy of each function
 
     def by_name(self) -> dict[str, list[tuple[int, int]]]:
-        """Every copy of each function."""
+        """The address and size in bytes of every copy of each function, by the function's name."""
         places = zip(*[iter(self.places)] * 2, strict=True)
         return {
             name: list(islice(places, count)) for name, count in zip(self.names.split("\n"), self.copies, strict=True)
@@ -316,7 +317,7 @@ class Start:
     configuration: tuple[tuple[str, int | str], ...] = ()  # fields of ncclConfig_t
 
     def whole_symbols(self) -> Symbols:
-        """The symbols with their functions."""
+        """The symbols together with the functions, which the message carries separately."""
         return replace(self.symbols, functions=self.functions.by_name())
 
 

@@ -57,10 +57,11 @@ class Preloaded:
 
 @contextmanager
 def preloaded(configuration: OracleConfiguration, processes_per_node: int | None = None) -> Iterator[Preloaded]:
-    """Inside the block, programs can be started. ``processes_per_node`` decides which host a rank is on; by default one
-    process per GPU.
+    """Inside the block, programs can be started. ``processes_per_node`` is how many ranks in a row are on the same
+    host; by default one per GPU.
 
-    BadInput and BadTopology for configurations on which no program can run; OracleUnavailable.
+    BadInput and BadTopology for configurations on which no program can run. OracleUnavailable if the release's libnccl
+    is missing or cannot run here.
     """
     check_platform()
     if len(set(configuration.hosts)) > 1 or configuration.domains or configuration.skeleton:

@@ -76,10 +76,11 @@ def check_platform() -> None:
 class Child:
     """One child process and its scratch folder. Every failure ends the child and raises OracleFailed.
 
-    ``topologies``: texts, one for each kind of node; ``env``: NCCL_* variables; ``of_hosts``: for each host in an
-    NVLink domain its kind, and the topology that it reads; ``by_path``: the plugin is loaded by its path, not by a
-    name; ``pci_classes``: by bus id, in the child's sysfs; ``dumps_topology``: NCCL writes the topology that it made;
-    ``program``: the module that answers.
+    ``topologies`` has the topology XML of each kind of node. ``env`` has NCCL_* variables. ``of_hosts`` has, for each
+    host in an NVLink domain, its kind of node and the topology XML that it reads. ``by_path``: NCCL loads the tuner
+    plugin by its path, not by a name. ``pci_classes`` are the PCI classes of devices by bus id, for the sysfs that the
+    child reads. ``dumps_topology``: NCCL writes the topology that it made. ``program`` is the Python module that the
+    child runs.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class Preparation:
         return "ncclGroupSimulateEnd" in self.symbols.functions
 
     def registers(self, buffers: Buffers) -> bool:
-        """Whether this release of NCCL can register such buffers."""
+        """Whether this release of NCCL can register buffers of this kind; true for kinds that need no registration."""
         entry_points = {Buffers.registered: "ncclCommRegister", Buffers.window: "ncclCommWindowRegister"}
         return buffers not in entry_points or entry_points[buffers] in self.symbols.functions
 
@@ -157,7 +157,7 @@ def _of_hosts(prepared: Preparation) -> dict[int, tuple[int, str]]:
 def request(prepared: Preparation, log: Path, topologies: Sequence[Path], sysfs: Path | None = None) -> Start:
     """The first request of a child whose NCCL writes ``log`` and reads ``topologies``, one for each kind of node.
 
-    ``sysfs``: the simulated one, if there is one.
+    ``sysfs`` is the folder of the simulated sysfs; None if the child reads none.
     """
     configuration, split_off = prepared.configuration, prepared.configuration.split_off
     wrapped = configuration.plugin if configuration.record_plugin else None

@@ -85,7 +85,7 @@ class ConnectedRanks(Loaded):
 
 
 def serve(messages: Messages) -> None:
-    """Serves requests: the first one initialises, each later one is a call."""
+    """Serves requests: the first one initialises the ranks, each later one issues a call or reads connections."""
     world: ConnectedRanks | None = None
     while True:
         request = messages.receive()

@@ -29,7 +29,7 @@ class _End:
 
     @property
     def other(self) -> "_End":
-        """The end of the same connection at the peer."""
+        """The other end of the same connection, which is on the peer."""
         return _End(self.channel, self.peer, self.rank, not self.sends)
 
 
@@ -42,8 +42,8 @@ class _Met:
 
 
 def connect(world: World) -> None:
-    """Marks the connections of the rings, once. Neighbours in a node write into each other's memory; others use their
-    adapters."""
+    """Marks the connections of the rings, once. Neighbours that are on one node or joined by NVLink write into each
+    other's memory; all other neighbours use their adapters."""
     if world.rings_marked:
         return
     world.rings_marked = True

@@ -88,8 +88,8 @@ class Redirection:
 
 
 def redirections(symbols: Symbols, *, threads: bool, kept: Set[str] = frozenset()) -> Iterator[Redirection]:
-    """Yields the redirections of all functions that access hardware; with ``threads``, also of those by which ranks
-    exchange data before they connect."""
+    """Yields the redirections of all functions that access hardware; with ``threads``, also of the functions of NCCL's
+    bootstrap, so that ranks meet in the memory of this process."""
     for number, table in enumerate(takewhile(lambda rows: rows != ffi.NULL, map(lib.sim_redirects, count()))):
         if number == lib.SIM_MEETING_REDIRECTS and not threads:
             continue
@@ -137,7 +137,8 @@ class Loaded:
 
     @property
     def counts_gpus(self) -> int:
-        """Where a system counts its GPUs: they are the first of its lists of nodes, which begin with their lengths."""
+        """Offset in bytes of the number of GPUs in a struct ncclTopoSystem. Each of the struct's lists of nodes begins
+        with its length, and the list of GPUs is the first."""
         return self.symbols.system.arrays["nodes"][0]
 
     def record_operations(self) -> None:
@@ -219,8 +220,8 @@ class World(Loaded):
             lib.sim_keep_pointers(RING_POINTERS)
 
     def intercept(self, at: Intercepted) -> None:
-        """Intercepts functions to observe what a release does not report. ``copied_graphs`` receives the graphs if the
-        release needs that."""
+        """Intercepts functions to observe what a release does not report. In releases whose communicator does not keep
+        its graphs, ``copied_graphs`` is a buffer into which they are copied; otherwise it is None."""
         self.copied_graphs: Any = None
         self.record_operations()
         if at.topology_files:
@@ -377,7 +378,8 @@ def wrap(plugin: str) -> None:
 
 
 def disguise(start: Start) -> None:
-    """Makes the wrapped plugin see another time, or lets it also run as the last rank, on another host."""
+    """Sets ahead the clocks that the wrapped plugin reads. If requested, the plugin also sees another host name,
+    another process id and the rank variables of the last rank."""
     if start.disguise is None:
         return
     seconds, elsewhere = start.disguise

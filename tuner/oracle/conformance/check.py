@@ -272,9 +272,9 @@ def standard(selection: Selection, requests: Sequence[Request]) -> Iterator[Grou
     """Groups of 2 to 40 calls with these requests: with equal sizes, with sizes over six powers of four, and with mixed
     requests.
 
-    Each group uses one kind of buffers. Left out are groups that are not emulated, groups at which NCCL fails or from
-    which it never returns (such as with too small a ring of works), and copies between nodes, as NCCL waits for these
-    if a communicator has many.
+    Each group uses one kind of buffers. Three kinds of groups are left out: groups that are not emulated; groups at
+    which NCCL fails or from which it never returns (such as with too small a ring of works); and groups that copy
+    engines carry between nodes, because NCCL waits for these copies if a communicator has many.
     """
     kinds: dict[object, list[Request]] = {}
     for request in requests:

@@ -37,8 +37,8 @@ _THRESHOLDS = [(algorithm, protocol) for algorithm in (Algorithm.Tree, Algorithm
 
 @dataclass(frozen=True, slots=True)
 class LogComparison:
-    """Result of a comparison with a log. ``missing`` was not printed; ``not_compared`` was printed but not compared,
-    each with the reason.
+    """Result of a comparison with a log. ``missing`` lists what the log does not print. ``not_compared`` lists what the
+    log prints but the comparison leaves out, each with the reason.
 
     ``notes`` are the assumptions.
     """
@@ -50,8 +50,8 @@ class LogComparison:
 
 
 def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.sum) -> LogComparison:
-    """Compares every number and choice that was printed; ``dtype`` and ``op`` are used for calls for which the log does
-    not say them.
+    """Compares every number and choice that was printed; ``dtype`` and ``op`` are used for calls whose data type or
+    operation the log does not show.
 
     BadInput if something that is needed to emulate the communicator is missing; it names what neither the log nor the
     user said.

@@ -147,12 +147,13 @@ class Differing:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredBefore:
-    """How many answers for this release were right before its library was known: answers by source, or interpolated
-    between two releases.
+    """How many answers for this release were right before its library was known. Such answers rest on the release's
+    source, or are interpolated between two releases.
 
-    ``standing`` says which of the two. ``wrong`` are the communicators on which answers differ, each with what differs
-    and how often. ``refused`` are those without an answer, with the reason. ``values`` are the release's values that
-    differ in the library, by key: the assumed and the learnt one.
+    ``standing`` says on which of the two the answers rest. ``wrong`` lists the communicators on which answers differ
+    from the library's, each with what differs and how often. ``refused`` lists the communicators for which there was no
+    answer, each with the reason. ``values`` maps the key of each value that was assumed wrongly to the assumed and the
+    learnt value.
     """
 
     standing: str

@@ -111,6 +111,6 @@ def library(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fails(candidate: Any, asked: Mapping[str, Any]) -> bool:
-    """Whether an algorithm, or SGLang's record of it, does not run: it is for one node, and there are several."""
+    """Whether an algorithm, or SGLang's record of it, cannot run: it is for one node and the group has several."""
     algorithm = getattr(candidate, "algorithm", candidate)
     return asked["nodes"] > 1 and not algorithm.several_nodes

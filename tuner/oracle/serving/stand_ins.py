@@ -129,7 +129,7 @@ def symmetric_memory(asked: Mapping[str, Any]) -> Any:
 
 
 def arguments(asked: Mapping[str, Any]) -> dict[str, str]:
-    """The arguments that the user gave the engine, with their values; empty texts for those without."""
+    """The arguments that the user gave the engine, by name; an argument without a value gets an empty text."""
     return dict(each.partition("=")[::2] for each in asked["arguments"])
 
 
