@@ -65,7 +65,7 @@ class Verdict:
 def compare(before: Samples, after: Samples, comparisons: float = 1) -> Verdict:
     """By how much ``after`` is faster; the interval covers 95 % for all ``comparisons`` together.
 
-    The degrees of freedom of the difference are the lower of both.
+    The difference has the degrees of freedom of the side that has fewer.
     """
     estimate, error = before.log_us - after.log_us, sqrt(before.error**2 + after.error**2)
     if not isfinite(error):
@@ -78,8 +78,9 @@ def compare(before: Samples, after: Samples, comparisons: float = 1) -> Verdict:
 
 
 def paired(log_gains: NDArray[np.float64], rounding: float = 0.0) -> Verdict:
-    """Compares two sides that were measured in the same units. ``log_gains``: natural logarithms of the ratios of their
-    times, numbers [unit].
+    """Compares two sides that were measured in the same units, such as rounds or processes.
+
+    ``log_gains``: natural logarithms of the ratios of the sides' times, numbers [unit].
 
     A unit that does not count is NaN; ``rounding`` is the variance that the timer's resolution adds.
     """
@@ -131,8 +132,9 @@ def middle(low: int, high: int) -> int:
 
 
 def crossing(lead: Callable[[int], float], low: int, high: int) -> int | None:
-    """The last size in [low, high) at which ``lead`` is above 0; None unless it is above 0 at ``low`` and below at
-    ``high``.
+    """The last size in [low, high) at which ``lead`` is above 0.
+
+    None unless ``lead`` is above 0 at ``low`` and below 0 at ``high``.
 
     ``lead`` is by how much the first of two choices is ahead at a size.
     """
@@ -145,7 +147,7 @@ def crossing(lead: Callable[[int], float], low: int, high: int) -> int | None:
 
 
 def straight(low: tuple[int, float], high: tuple[int, float]) -> Callable[[int], float]:
-    """A function for the value at a size: linear in the size's logarithm between (size, value) at both ends."""
+    """A function that gives the value at a size: a line over the size's logarithm through two points (size, value)."""
     (low_bytes, at_low), (high_bytes, at_high) = low, high
     steep = (at_high - at_low) / log(high_bytes / low_bytes)
     return lambda size: at_low + steep * log(size / low_bytes)

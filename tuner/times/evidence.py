@@ -127,7 +127,7 @@ class Evidence:
     def gain(self, column: Combination | None, over: Combination | None, comparisons: float = 1) -> Verdict:
         """The gain of ``column`` over ``over``, with the noise of all columns, or of these two if that is larger.
 
-        The interval covers 95 % for all ``comparisons`` together; the chance is for this one.
+        The interval covers 95 % for all ``comparisons`` together; the chance ``p`` is for this comparison alone.
         """
         before, after = self.columns.index(over), self.columns.index(column)
         counts, total, freedom = self._counts, int(self._counts.sum()), self._freedom

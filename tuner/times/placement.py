@@ -64,7 +64,7 @@ def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
 class Site:
     """Where rows were measured: a machine of the catalogue, a topology file or the node of a log, and a release.
 
-    None or empty means not known yet. ``words`` are further keys of the site's description, as
+    A field that is None or empty is not known yet. ``words`` are further keys of the site's description, as
     ``tuner.scenario.describe`` takes them: ``log``, ``gpu``. ``stands_for`` is the measured release if this package
     does not know it, so that ``nccl`` is the nearest known release. ``nic_gbps`` is the speed of each adapter in 1e9
     bits per second, if it differs from the machine's.
@@ -219,7 +219,8 @@ class ConfiguredShape(Shape):
 class Placement(Generic[Key]):
     """Places rows on the communicators of a site on which they were measured; ``skipped`` counts other rows by reason.
 
-    In-place rows, sends and receives, and rows of another setting of the search or the network are skipped.
+    In-place rows, sends and receives, 8-bit floats, and rows of another setting of the search or the network are
+    skipped.
     """
 
     def __init__(self, site: Site) -> None:

@@ -371,7 +371,7 @@ def mean_regrets(sizes: Sequence[RoundsPick]) -> tuple[float, float] | None:
 def fewest_segments(
     allowed: Sequence[frozenset[Combination]],
 ) -> list[tuple[int, int, frozenset[Combination]]]:
-    """The fewest consecutive segments [start, stop), each with something that is allowed throughout the segment."""
+    """The fewest consecutive segments [start, stop), each with the combinations that are allowed throughout it."""
     segments, start = [], 0
     while start < len(allowed):
         stop, common = start + 1, allowed[start]

@@ -53,8 +53,8 @@ def unsure(sites: int) -> float:
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeLimits:
     """Limits learnt from public runs, for typical times of many sites. ``rows`` has the lists ``low``, ``high``,
-    ``row`` and ``far`` by place (``between_nodes``, ``in_a_node``, ``many_nodes``) and nearness. Their elements are for
-    sizes from each of ``from_bytes`` (nBytes) on. ``forced_low``: ``low`` for forced choices.
+    ``row`` and ``far`` by place (``between_nodes``, ``in_a_node``, ``many_nodes``) and nearness. Each list has one
+    element per element of ``from_bytes``, for sizes (nBytes) from there on. ``forced_low``: ``low`` for forced choices.
     """
 
     from_bytes: Sequence[int]

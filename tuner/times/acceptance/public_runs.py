@@ -355,7 +355,7 @@ def _matches(curve: ComparedCurve, other: PublicCurve, nearness: ClassNearness) 
 
 
 def band(nodes: int) -> int:
-    """Class of the number of nodes. Within a class, NCCL's choices and the network's noise are similar."""
+    """The class of a number of nodes. Within a class, NCCL's choices and the network's noise are similar."""
     return bisect_left((1, 2, 8, 32), nodes)
 
 

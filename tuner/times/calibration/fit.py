@@ -173,8 +173,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FitProblem:
-    """The calls to fit, one element per call: logarithms of times in us, and one over the deviations of these
-    logarithms.
+    """The calls to fit, one element per call: logarithms of times in us, and one over these logarithms' deviations.
 
     ``used`` is a mask that selects these calls among all calls that :class:`Forward` computes. ``octave`` is log2 of
     each call's size, rounded down.

@@ -135,8 +135,8 @@ _LEAST_US = 1e-6  # below any real time, because intermediate constants may make
 
 
 class Forward:
-    """The model as a function of those ``constants`` on which the observed calls depend. ``unreached`` and ``zeros``
-    name the other constants: without effect on these calls, or 0 in NCCL.
+    """The model as a function of those ``constants`` on which the observed calls depend. ``unreached`` names the
+    constants without effect on these calls, ``zeros`` the constants that NCCL sets to 0.
     """
 
     def __init__(self, observations: Observations) -> None:

@@ -72,10 +72,11 @@ class MeasuredCalls:
 
 
 def of_table(table: Measurements, site: Site, *, launch: int = 0) -> MeasuredCalls:
-    """The rows that the emulator can place on ``site``. ``launch``: the index of their way of launching.
+    """The rows that the emulator can place on ``site``. ``launch``: the index of the rows' way of launching.
 
-    In-place rows, sends and receives, and rows of another setting of the search or the network are skipped and counted.
-    The adapters get the speed that the table names. CannotBeJudged if no row is left.
+    Skipped and counted are in-place rows of a collective that was also measured out of place on as many nodes and GPUs,
+    sends and receives, 8-bit floats, and rows of another setting of the search or the network. The adapters get the
+    speed that the table names. CannotBeJudged if no row is left.
     """
     site = site.with_adapters(table.header.adapters)
     placement = Placement[SampleBlock](site)

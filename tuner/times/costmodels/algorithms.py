@@ -27,8 +27,9 @@ USUAL: Mapping[str, tuple[float, float]] = {
 @dataclass(frozen=True, slots=True, eq=False)
 class Overheads:
     """Overheads of a call. ``software_us``: library, driver and launch. ``protocol`` (headers, checksums, repeats) and
-    ``contention`` (other traffic): shares of beta that these take. ``copy_gbs``: bandwidth of a copy to the memory from
-    which the adapter reads. ``straggler``: how much longer the slowest rank takes, as a share of the time.
+    ``contention`` (other traffic): the shares of the bandwidth beta that these take. ``copy_gbs``: bandwidth of a copy
+    to the memory from which the adapter reads. ``straggler``: how much longer the slowest rank takes, as a share of the
+    time.
     """
 
     software_us: Array

@@ -147,7 +147,7 @@ class Point:
         return Request(self.collective, self.dtype, self.op)
 
     def unit_bytes(self, ranks: int) -> int:
-        """The unit of such calls' sizes: one element for each rank whose data they hold."""
+        """The unit of these calls' sizes in bytes: one element for each rank whose data a call holds."""
         return self.request.unit_bytes(ranks)
 
 

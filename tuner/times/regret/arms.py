@@ -147,7 +147,8 @@ def by_label(label: str) -> Forced:
 def of_row(table: Measurements, row: SampleBlock) -> Forced:
     """What a row of a table forced: as its run's variables say, else as its columns say.
 
-    In a run that is called default or like the file, the columns show NCCL's choice according to its log.
+    In a run whose name is ``default`` or the table's name, the columns force nothing: they show NCCL's choice according
+    to its log.
     """
     forced = forced_by_variables(table.environment_of(row))
     by_log = row.requested is None or row.run in (DEFAULT, table.name)

@@ -261,8 +261,9 @@ class SplitGain:
 
 
 def split_gains(calls: Sequence[MeasuredCall], noises: Mapping[Group, Noise]) -> list[SplitGain]:
-    """Gains by splitting, between neighbouring sizes of NCCL's own choices of which the larger is a multiple of the
-    smaller.
+    """Gains by splitting a call into several smaller calls, all run by NCCL's own choice.
+
+    Neighbouring measured sizes are compared if the larger is a multiple of the smaller.
     """
     curves: dict[tuple[object, ...], list[tuple[MeasuredCall, Arm]]] = defaultdict(list)
     for one in calls:

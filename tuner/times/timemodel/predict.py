@@ -251,13 +251,16 @@ class TimeModel:
         return self._certainty.half_widths_of(calls, carried)
 
     def all_to_all(self, sizes: ArrayLike) -> CalibratedTimes:
-        """Times of AllToAll by ``sizes``, bytes that a rank sends in all, [size]. BadInput if none was measured."""
+        """Times of AllToAll by ``sizes``, bytes that a rank sends in all, [size].
+
+        BadInput if the calibration has no times for such calls.
+        """
         nbytes: SizeArray = np.atleast_1d(np.asarray(sizes)).astype(np.uint64)
         communicator = self.selection.communicator
         return self.exchanges(point_to_point.of_communicator(communicator, nbytes))
 
     def exchanges(self, calls: Exchanges) -> CalibratedTimes:
-        """Times of AllToAll on communicators of this kind. BadInput if no such call was measured."""
+        """Times of AllToAll on communicators of this kind. BadInput if the calibration has no times for such calls."""
         return exchange_times(self.calibration, calls, same_machine=self.same_machine)
 
     def depends_on_release(self) -> str:
@@ -281,7 +284,7 @@ def _check_buffers(request: Request) -> None:
 
 
 def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: bool) -> CalibratedTimes:
-    """Times of AllToAll by a calibration. BadInput if it has no times for such calls."""
+    """Times of AllToAll by a calibration. BadInput if the calibration has no times for such calls."""
     exchange = calibration.exchange
     if exchange is None:
         raise BadInput(f"the calibration {calibration.name} has no measured times of AllToAll")

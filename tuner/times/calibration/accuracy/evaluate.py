@@ -49,8 +49,7 @@ class Scores:
 
 
 def learn(scores: Iterable[Scores]) -> Factors:
-    """Learns a factor for each kind of extrapolation: a conformal quantile of errors, with the same weight for every
-    split.
+    """Learns a factor for each kind of extrapolation: a conformal quantile of errors, splits weighted equally.
 
     For the extrapolation to other sizes, the quantile is of the errors themselves. For every other kind, it is of the
     part of the errors that other sizes do not explain, as squares of independent errors add up.

@@ -19,10 +19,10 @@ Rows = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One split. ``kind``: name of a :class:`CarriedOver`, the kind of extrapolation. Conditions are lists of allowed
-    values by column.
+    """One split. ``kind``: name of a :class:`CarriedOver`, the kind of extrapolation. ``hold_out``, ``keep`` and
+    ``test_rows`` are conditions: lists of allowed values by column.
 
-    ``bytes`` is the smallest of the held-out sizes.
+    For ``bytes``, the only value is the smallest allowed size.
     """
 
     kind: str
