@@ -37,7 +37,10 @@ class Links:
 
 
 def of_case(scenario: Scenario, intra_gbs: float | None = None, inter_gbs: float | None = None) -> Links:
-    """The given bandwidths, else those of data sheets. BadInput if a value is neither given nor in a data sheet."""
+    """The bandwidths that are given, else those of data sheets.
+
+    BadInput if a value is neither given nor in a data sheet.
+    """
     if scenario.others:
         raise BadInput(f"no single limit holds for nodes that differ: give {option('machine')} with {option('nodes')}")
     for name, given_gbs in (("intra_gbs", intra_gbs), ("inter_gbs", inter_gbs)):

@@ -118,7 +118,8 @@ def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[st
 def uncertainty(
     measured: MeasuredTimes, fitted: TimeFit, beliefs: Mapping[str, float]
 ) -> tuple[Scatter, list[SurfaceCurve]]:
-    """Errors of fits to four fifths of the sizes, tested on the rest, so that no fit has seen the times that test it.
+    """Errors of fits to four fifths of the sizes, each on the sizes that its fit has not seen.
+
     Returns the errors by regime, then the errors near each call in units of its regime's error.
 
     With few rows, the errors on other machines count as well.

@@ -143,8 +143,10 @@ class HeldOut:
 
 
 def held_out(observations: Observations) -> tuple[HeldOut, ...]:
-    """Errors on held-out calls: every third session of communicators with three or more sessions, and each communicator
-    if there are several.
+    """Errors on calls that were held out of separate fits.
+
+    Held out are every third session of communicators with three or more sessions, and each communicator if there are
+    several.
     """
     return tuple(_sessions(observations)) + tuple(_shapes(observations))
 

@@ -90,7 +90,7 @@ def loggp(latency_us: ArrayLike, overhead_us: ArrayLike, gap_us: ArrayLike, gbs:
     """Alpha and beta of steps that wait for each other, from the parameters of LogGP: ``latency_us`` L of the wire,
     ``overhead_us`` o of each processor, ``gap_us`` g between two messages, and ``gbs``, one over the gap G per byte.
 
-    Alpha is L + 2 o, or g if that is longer. BadInput for times or a gap below 0, or a bandwidth that is not above 0.
+    Alpha is L + 2 o, or g if g is longer. BadInput for times or a gap below 0, or a bandwidth that is not above 0.
     """
     alone_us = not_negative("latency_us", latency_us) + 2 * not_negative("overhead_us", overhead_us)
     return level(np.maximum(alone_us, not_negative("gap_us", gap_us)), positive("gbs", gbs))

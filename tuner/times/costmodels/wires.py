@@ -1,7 +1,8 @@
-"""Computes the bytes that a collective sends over the wires, by algorithm. The bus factor does not always show them.
+"""Computes the bytes that a collective sends over the wires, by algorithm. These bytes do not always follow from the
+bus factor.
 
 A share is the part of the size S that goes through one port in its busier direction, averaged over equal ports. The
-ports are a GPU's links inside the node, and all adapters of a node together. docs/cost-models.md derives each of them.
+ports are a GPU's links inside the node, and all adapters of a node together. docs/cost-models.md derives each share.
 
 Shapes: arguments are scalars, or arrays that broadcast; results are computed for each element.
 """

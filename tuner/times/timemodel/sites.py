@@ -8,12 +8,12 @@ time with the sites' median network parameters. NCCL's bandwidths are near those
 the most weight for large calls. For collectives and algorithms that were never measured between nodes at any site, the
 base is NCCL's own time alone. The covariances say by how much a site may differ, and which of its calls differ
 together: those bound by bandwidth, those bound by latency, those of one algorithm, those of one combination at similar
-sizes; all fall with the distance in nodes and in GPUs per node. Rows of a site condition the process: one row moves the
-times of similar calls, and many rows make the site known. For calls far from the rows (in size, nodes or combination),
-the process gives a wide interval by itself. Rows of other clusters of the same instance type are applied before the
-site's own. They move the base only for their own collectives and sizes, because they do not help with others. How far a
-site as a whole is off is not known beforehand. So all variances of a site share a factor that the site's rows help to
-estimate, and the times follow Student's t.
+sizes; all fall with the distance in nodes and in GPUs per node. The measured rows of a site condition the process: one
+row moves the times of similar calls, and many rows make the site known. For calls far from the rows (in size, nodes or
+combination), the process gives a wide interval by itself. Rows of other clusters of the same instance type are applied
+before the site's own. They move the base only for their own collectives and sizes, because they do not help with
+others. How far a site as a whole is off is not known beforehand. So all variances of a site share a factor that the
+site's rows help to estimate, and the times follow Student's t.
 
 Shapes: arrays have one element per call, [call], or per row of the site, [row of the site]. Covariances and standard
 deviations refer to natural logarithms of times.
