@@ -26,22 +26,23 @@ Sizes = tuple[int, ...] | int | None
 
 
 class Description(TypedDict, total=False):
-    """Keys that describe a communicator besides a machine by name, each with its default.
+    """Keys that describe a communicator in addition to a machine's name; defaults are in parentheses.
 
     ``topology``: a file in NCCL's XML, instead of a machine. If the file only says where devices are, also ``gpu``, the
     model of the GPUs, and ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of the adapters. ``nodes``: number
     of equal nodes (1). ``gpus_per_node`` (all). ``ranks_per_gpu``: ranks on each GPU, if NCCL allows several (1, or as
     in the topology). ``gpus_per_process``: neighbouring GPUs of a host whose ranks share a process (1). ``collnet``:
-    whether the network reduces (SHARP), if no topology says it (false). ``trays`` and ``gpus_per_tray``: for a machine
-    that is an NVLink domain, whose ``nodes`` are domains (all). ``hosts_per_domain``: hosts of each NVLink domain, a
-    number or one for each domain (none). ``ranks_without_fabric``: ranks whose GPUs have not joined the fabric of their
-    domain (none). ``ranks``: the communicator consists of these ranks, a sequence or a text such as ``0-7:2`` (all).
-    ``shared``: it shares resources with the communicator of all ranks (splitShare or shrinkShare). ``node``: instead of
-    all these, if nodes differ: for each kind ``NODE[:GPUS][xN]``, in the order of ranks. ``graphs``: a file of graphs
-    that NCCL dumped. ``nccl``: the release (the newest one that runs on the machine, or that of ``constants``).
-    ``constants``: a file of constants that were fitted to measurements, used in place of NCCL's. ``env``: NCCL's
-    variables, each a text or a whole number; ``config``: fields of NCCL's ``ncclConfig_t`` that the program sets.
-    ``build``: the libnccl to ask, for CUDA 12 (``cu12``) or CUDA 13 (``cu13``).
+    whether the network reduces (SHARP), if no topology says it (false). ``trays`` and ``gpus_per_tray``: how many are
+    used, for a machine that is an NVLink domain; each of its ``nodes`` is a domain (all). ``hosts_per_domain``: hosts
+    of each NVLink domain, a number or one for each domain (none). ``ranks_without_fabric``: ranks whose GPUs have not
+    joined the fabric of their domain (none). ``ranks``: the ranks of which the communicator consists, as a sequence or
+    a text such as ``0-7:2`` (all). ``shared``: whether this communicator shares resources with the communicator of all
+    ranks (splitShare or shrinkShare). ``node``: instead of all these, if nodes differ: for each kind
+    ``NODE[:GPUS][xN]``, in the order of ranks. ``graphs``: a file of graphs that NCCL dumped. ``nccl``: the release
+    (the newest one that runs on the machine, or that of ``constants``). ``constants``: a file of constants that were
+    fitted to measurements, used in place of NCCL's. ``env``: NCCL's variables, each a text or a whole number;
+    ``config``: fields of NCCL's ``ncclConfig_t`` that the program sets. ``build``: the libnccl to ask, for CUDA 12
+    (``cu12``) or CUDA 13 (``cu13``).
 
     ``log``: a log of NCCL, which supplies what the other keys leave out; without ``machine`` and ``topology``, it also
     supplies the graphs. ``log_communicator``: the commId of the communicator, if the log has several. Facts that a log

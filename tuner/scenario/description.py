@@ -173,8 +173,8 @@ class Scenario:
 
     @property
     def node_counts(self) -> tuple[int, int]:
-        """The smallest and the largest number of nodes for which answers are possible. A log's graphs are either for
-        one node or for several."""
+        """The smallest and the largest number of nodes for which answers are possible. The graphs in a log are either
+        for one node or for several, and answers are only possible for that case."""
         if self.members is not None:
             return self.nodes, self.nodes  # the ranks belong to these nodes
         if self.logged is None:
@@ -199,8 +199,8 @@ class Scenario:
 
     @property
     def site(self) -> str | None:
-        """The machine's name in calibrations: that of the machine, or of the topology file. None for a topology that
-        only says where GPUs are."""
+        """The name by which calibrations refer to the machine: the machine's own name, or the name of the topology
+        file. None for a topology that only says where GPUs are."""
         if self.topology is None or self.gpu is not None:
             return self.machine
         return skeleton.name_of(self.topology)

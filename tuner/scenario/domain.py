@@ -95,7 +95,8 @@ class ResolvedDomain:
         return sum(len(kind.gpu_of_rank) * count for kind, count in self.alike)
 
     def of_ranks(self, ranks: Sequence[int]) -> Node:
-        """A node for the emulator that consists of these ranks of the domain, without what the search would find."""
+        """A node for the emulator that consists of these ranks of the domain, without the graphs and the bandwidth that
+        a search would find."""
         each_host = chain.from_iterable(repeat(kind, count) for kind, count in self.alike)
         every = list(each_host)
         first = [0, *accumulate(len(kind.gpu_of_rank) for kind in every)]
@@ -106,8 +107,8 @@ class ResolvedDomain:
         return replace(_joined(nodes), fabric=self.size > 1)
 
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
-        """The ranks of the domain in each node that NCCL makes of it (mostly one). ``several``: the communicator has
-        other nodes."""
+        """The ranks of each node that NCCL makes of the domain; mostly, it makes only one. ``several`` says whether the
+        communicator has other nodes."""
         if several not in self._parts:
             known = several in self._nodes or self._searched_before(several) is not None
             whole = (tuple(range(self.size)),)

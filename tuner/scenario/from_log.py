@@ -264,8 +264,9 @@ class FromLog:
 
 
 def read(machine: str | None, given: "Description") -> tuple[FromLog, "Description", list[Scenario]]:
-    """Reads the log of a description. Returns what it says, the description's other keys, completed from the log, and
-    the kinds of nodes in the log; empty if a machine or topology describes the nodes, which the user may name.
+    """Reads the log of a description. Returns what the log says; the description's other keys, completed from the log;
+    and the kinds of nodes in the log. The kinds are empty if a machine or topology describes the nodes: one that the
+    user named, or else a machine of the catalogue that agrees with the log.
 
     BadInput names the facts that neither the log nor the user supplies, or the communicators if there are several.
     """
@@ -615,9 +616,8 @@ class ResolvedLoggedNode(ResolvedNode):
         return (self._every_rank,)
 
     def for_emulator(self, several: bool) -> Node:
-        """The node as input for the emulator. BadInput for changed hardware, and if the graphs are for one node and
-        ``several`` is set, or the reverse.
-        """
+        """The node as input for the emulator. BadInput for changed hardware. BadInput also if the log's graphs are for
+        one node although ``several`` is set, or for several although it is not."""
         logged = self._logged
         if self.scenario.hardware:
             changes = ", ".join(f"{key}={value}" for key, value in self.scenario.hardware.items())
@@ -632,7 +632,7 @@ class ResolvedLoggedNode(ResolvedNode):
 
     @cached_property
     def without_graphs(self) -> Node:
-        """The node as input for the emulator, without what the search would find."""
+        """The node as input for the emulator, without graphs and without the bandwidth of the slowest path."""
         return replace(as_node(self._logged.facts, None), graphs={})
 
     def for_oracle(self, nodes: int) -> "OracleConfiguration":

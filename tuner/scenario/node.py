@@ -57,9 +57,8 @@ class ResolvedNode:
         return self.described_by(replace(self.scenario, nodes=nodes))
 
     def described_by(self, scenario: Scenario) -> "ResolvedNode":
-        """The same kind as a scenario describes it that differs in its number of nodes; what was already read and
-        computed is kept.
-        """
+        """The same kind of nodes for ``scenario``, which differs only in its number of nodes. What was already read and
+        computed is kept."""
         other = copy(self)
         other.scenario, other.nodes = scenario, scenario.nodes
         return other
@@ -199,8 +198,8 @@ class ResolvedNode:
         return rules is not None and rules.leaks and self.merges_adapters()
 
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
-        """The ranks of the node in each node that NCCL makes of it (mostly one). ``several``: the communicator has
-        other nodes."""
+        """The ranks of each node that NCCL makes of the described node; mostly, it makes only one. ``several`` says
+        whether the communicator has other nodes."""
         if several not in self._parts:
             known = self.scenario.graphs is not None or self.searched_before(several) is not None
             whole = (self._every_rank,)
@@ -223,7 +222,7 @@ class ResolvedNode:
 
     @cached_property
     def without_graphs(self) -> Node:
-        """The node as input for the emulator, without what the search would find."""
+        """The node as input for the emulator, without the graphs and the bandwidth that a search would find."""
         return self.of_ranks(self._every_rank)
 
     def of_ranks(self, ranks: Sequence[int]) -> Node:
@@ -295,8 +294,8 @@ class ResolvedNode:
 
     @property
     def peer_to_peer(self) -> PeerToPeer:
-        """The GPUs between which NVML and CUDA allow peer-to-peer access: as a change says, or else the machine, or
-        else the GPU model."""
+        """The GPUs between which NVML and CUDA allow peer-to-peer access: the scenario's changes decide, or else the
+        machine, or else the GPU model."""
         scenario = self.scenario
         if (changed := (scenario.hardware or {}).get("p2p")) is not None:
             return PeerToPeer(changed)
@@ -367,10 +366,12 @@ class ResolvedNode:
         return self.searched_before(several) or found_graphs(self.for_search(several), scenario.nccl)
 
     def searched_before(self, several: bool, trays: int = 1) -> tuple[Graphs, float] | None:
-        """Graphs and bandwidth from the catalogue, or None. The catalogue has them only for unchanged machines without
-        variables of the search.
+        """The graphs and the bandwidth of the slowest path (GB/s, 0 if unknown) that the catalogue has; None if it has
+        none. It has them only for unchanged machines, and only if the variables that the search reads are those of the
+        machine.
 
-        ``trays``: the number of such hosts that NVLink joins; the catalogue only has graphs for whole trays.
+        ``trays``: how many of these hosts NVLink joins. For several, the catalogue only has graphs with all GPUs of
+        each host.
         """
         scenario = self.scenario
         if scenario.machine is None or scenario.hardware or self._changed is not self._edited:

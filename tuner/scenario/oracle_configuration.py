@@ -82,7 +82,7 @@ class OracleConfiguration:
 
     @property
     def host(self) -> Host:
-        """One of the first ``nodes``, which are equal."""
+        """The host that each of the first ``nodes`` nodes is: these are equal."""
         return Host(self.topology, self.gpus_per_node, self.peer_to_peer, self.gpu_of_rank)
 
     @property

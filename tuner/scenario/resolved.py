@@ -113,10 +113,11 @@ class ResolvedScenario:
         return fitted_constants.apply(nccl, constants)
 
     def check_standing(self) -> None:
-        """Raises BadInput if the release was not compared, and its neighbouring releases differ in something that
-        affects these nodes.
+        """Raises BadInput if the release was not compared with its library, and its neighbouring releases differ in
+        something that affects these nodes.
 
-        A change of the search only counts if the two neighbours find different graphs on these nodes.
+        If the two neighbours differ in how they search graphs, that only counts if they find different graphs on these
+        nodes.
         """
         nccl = self.release
         if (standing := nccl.standing) is None:
@@ -240,7 +241,8 @@ class ResolvedScenario:
 
     @property
     def views_of_kinds(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, Comm]]:
-        """Each different kind of :attr:`nodes`, in the order of ranks, with the communicator as its ranks see it."""
+        """Each kind of :attr:`nodes` once, in the order of ranks, with the communicator as the ranks of that kind see
+        it."""
         return list({id(node): (node, view) for (node, _), view in zip(self.nodes, self.views, strict=True)}.values())
 
     def view_of(self, rank: int) -> Comm:
@@ -280,8 +282,8 @@ class ResolvedScenario:
 
     @cached_property
     def rings_and_trees(self) -> "Across":
-        """The rings and trees of :attr:`connected`. If all nodes are equal, nothing else is computed, and crossings are
-        left out.
+        """The rings and trees of :attr:`connected`. If all nodes are equal, :attr:`connected` is not computed for them,
+        and crossings are left out.
 
         BadInput for dumped graphs.
         """
@@ -336,8 +338,8 @@ class ResolvedScenario:
 
     @property
     def taken_in_words(self) -> str:
-        """A phrase that says how many nodes NCCL makes of the described ones, to follow their number; empty if the
-        number is the same."""
+        """A phrase that follows the number of described nodes and says how many nodes NCCL makes of them; empty if it
+        is the same number."""
         try:
             nodes = sum(count for _, count in self.nodes)
         except TunerError:  # the description is refused; the answer that has the title says why
@@ -433,8 +435,9 @@ class ResolvedScenario:
 
     @cached_property
     def ranks_without_fabric(self) -> tuple[int, ...]:
-        """The ranks that are described as having no fabric, and the ranks of hosts beside machines that are domains.
-        BadInput if there is no such rank, or no domain."""
+        """The ranks that the user described as having no fabric. If some machines are NVLink domains, also the ranks of
+        the hosts that are not. BadInput if a described rank is not in the communicator, or if there is no NVLink
+        domain."""
         if self.scenario.members is not None:
             of_whole = self.whole.ranks_without_fabric
             return tuple(own for own, rank in enumerate(self.scenario.members.ranks) if rank in of_whole)
@@ -502,8 +505,8 @@ class ResolvedScenario:
         )
 
     def oracle_configuration_to_launch(self) -> "OracleConfiguration":
-        """The communicator in the form of the oracle, without the recorder if a variable only works without a tuner
-        plugin."""
+        """The communicator in the form of the oracle, for launches. The recorder is left out if a variable is set that
+        only works without a tuner plugin."""
         without_tuner = registered.CTA_POLICY in (self.scenario.environment or {})
         return replace(self.oracle_configuration(), without_tuner=without_tuner)
 
@@ -545,7 +548,7 @@ Used = tuple[ResolvedNode, tuple[int, ...]]  # a host, and those of its GPUs tha
 
 
 class ResolvedSomeGpus(ResolvedNode):
-    """Hosts of which only some GPUs are used, not just the first ones."""
+    """Hosts of which the communicator uses some GPUs that are not just the first ones."""
 
     def __init__(self, whole: ResolvedNode, gpus: tuple[int, ...], count: int) -> None:
         super().__init__(_described(whole, None, count))

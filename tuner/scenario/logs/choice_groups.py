@@ -43,8 +43,8 @@ class LoggedGroup:
     """The choices of a single call or of a group, in the order in which they are printed; the log has them ``count``
     times.
 
-    ``calls`` are the group's calls; empty if the log does not show calls. In that case, choices before the one with
-    index ``first`` may or may not belong to the group.
+    ``calls`` are the group's calls; empty if the log does not show calls. Without calls, it is uncertain whether the
+    choices before index ``first`` belong to the group.
     """
 
     choices: tuple[LoggedChoice, ...]
@@ -61,8 +61,9 @@ def groups_of(
     made: Callable[[PrintedChoice, tuple[LoggedCall, ...]], LoggedChoice],
     ranks: int | None,
 ) -> tuple[LoggedGroup, ...]:
-    """Each different group in one thread's lines, with the number of times that it occurs. ``made`` makes the record of
-    one choice; ``ranks`` converts counts of calls to bytes."""
+    """Each different group in one thread's lines, with the number of times that it occurs. ``made`` is called to make
+    the record of one choice. ``ranks`` is the number of ranks, which is needed to convert the calls' counts of elements
+    to bytes."""
     tally: dict[Batch, int] = {}
     for batch in _with_those_before(_batches(lines)):
         tally[batch] = tally.get(batch, 0) + 1

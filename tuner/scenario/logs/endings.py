@@ -107,8 +107,8 @@ class EndingPattern:
 
 @dataclass(frozen=True, slots=True)
 class XidMeaning:
-    """Xid numbers with the same meaning. ``says`` is the meaning; ``role`` says whether they follow from another
-    failure."""
+    """Xid numbers with the same meaning. ``says`` is the meaning; ``role`` says whether these errors follow from
+    another failure."""
 
     numbers: tuple[int, ...]
     role: str
@@ -209,7 +209,7 @@ def unwrapped(text: str) -> tuple[dict[str, str], str]:
 
 
 def in_traceback(endings: Iterable[EndingLine]) -> EndingLine | None:
-    """The first line of a stack, as the head of the traceback that it belongs to; None if there are too few lines."""
+    """The first line of a stack, made to stand for the head of its traceback; None if the stack has too few lines."""
     found = list(endings)
     for kind, head in HEADS.items():
         frames = [each for each in found if each.kind == kind]
@@ -259,9 +259,10 @@ def _below_heads(endings: Iterable[EndingLine]) -> Iterator[EndingLine]:
 def failures(endings: Iterable[EndingLine]) -> list[EndingLine]:
     """The lines that report failures, beginning with the first cause; the others follow in the order of the log.
 
-    The first cause is a line that is a cause; if there is none, the heading of a message; if there is none either, a
-    failure that followed from others. The last line of a traceback is a cause if the same process printed a traceback
-    above it, or a part of its stack just above it.
+    The role of a line decides whether it is the first cause. The roles are tried in this order: hardware, cause,
+    exception or opening, echo, head, aftermath. Of lines that are equal in this, the earliest is the first cause. A
+    line with the role of an exception only counts if the same process printed the start of a traceback above it, or a
+    part of its stack just above it.
     """
     found, opened = list[EndingLine](), set[tuple[int | None, str | None, int | None]]()
     frames = dict[tuple[int | None, str | None, int | None], int]()  # the last line of a stack, by process

@@ -14,9 +14,9 @@ class KnownWarning:
     """A warning of NCCL: ``pattern`` matches its text, ``says`` is what it means, ``do`` what to do next.
 
     ``warns`` are the releases that print it as a WARN, ``informs`` later ones that print it at INFO, as ranges; empty
-    if no release's code has the text. ``harmless`` is empty for a warning that costs something. ``follows``: the
-    warning says that another rank ended or failed before. ``slower``: NCCL goes on in a slower way, so that the warning
-    explains no failure.
+    if no release's code has the text. ``harmless`` says when the warning costs nothing: always, or if init completed;
+    it is empty if the warning always costs something. ``follows``: the warning says that another rank ended or failed
+    before. ``slower``: NCCL goes on in a slower way, so that the warning explains no failure.
     """
 
     pattern: str
@@ -30,7 +30,7 @@ class KnownWarning:
     slower: bool = False
 
     def is_harmless(self, init_complete: bool) -> bool:
-        """Whether the warning costs nothing, given whether the log shows that init completed."""
+        """Whether the warning costs nothing, which for some depends on whether the log shows that init completed."""
         return self.harmless == ALWAYS or (self.harmless == AFTER_INIT and init_complete)
 
 

@@ -83,8 +83,8 @@ def of_rank(rank: int) -> Thread:
 
 
 def is_stripped(content: bytes) -> bool:
-    """Whether lines without NCCL's prefix come from NCCL, judging by their text. Two kinds of lines are required,
-    because one may be a quotation."""
+    """Whether lines without NCCL's prefix come from NCCL, judging by their text. Lines of at least two kinds are
+    required, because lines of a single kind may be quoted by another program."""
     return len({match.lastindex for match in STRIPPED.finditer(content[:MOST_STRIPPED_BYTES])}) > 1
 
 
@@ -100,10 +100,11 @@ class PrintedLine(NamedTuple):
 class Lines(Iterable[PrintedLine]):
     """The lines of NCCL in a log, in order. Each iteration reads the log again, because it may be larger than memory.
 
-    Lines without NCCL's prefix are kept, with an UNKNOWN thread, only if no line has a prefix: otherwise they are
-    output of other programs, or pieces of lines that several processes wrote into each other. Output of another program
-    before the prefix, without a line break, is removed from the host's name. ``cut`` says whether the last line is
-    incomplete; such a line is left out unless it warns, reports an ending, or has the last word of a complete line.
+    Lines without NCCL's prefix are kept, with an UNKNOWN thread, only if no line has a prefix. If some line has a
+    prefix, the lines without one are output of other programs, or pieces of lines that several processes wrote into
+    each other. Output of another program before the prefix, without a line break, is removed from the host's name.
+    ``cut`` says whether the last line is incomplete; such a line is left out unless it warns, reports an ending, or has
+    the last word of a complete line.
 
     ``raw`` yields all lines with their numbers. If several files are read as one, ``files`` has the first line number
     and the name of each. ``left_out`` says whether there were too many relevant lines to keep.

@@ -337,8 +337,8 @@ def network_latency_us(reading: Reading, nodes: int | None) -> float | None:
 
 
 def slowest_gbs(reading: Reading, nccl: Release | None, nodes: Sequence[NodeFacts]) -> float | None:
-    """The bandwidth of the slowest path, from the user. Without it the result is None, and if the bandwidth has an
-    effect it is added to ``needed``."""
+    """The bandwidth of the slowest path in GB/s, as the user gave it. None if the user did not; if the bandwidth then
+    has an effect, it is added to ``needed``."""
     if reading.given.net_gbs is None and nccl is not None and _counts(nccl, nodes):
         reading.needed.append(spelled(_SLOWEST))
     return reading.given.net_gbs

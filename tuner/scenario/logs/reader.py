@@ -370,7 +370,7 @@ def parse(lines: Iterable[PrintedLine]) -> NcclLog:
 
 
 def sort_of(line: PrintedLine) -> Sort:
-    """Says which lines of the same shape as this one are kept when a log is read for findings."""
+    """Decides for all lines of the same shape as ``line`` which are kept when a log is read for findings."""
     if line.warns:
         return Sort.EACH
     text = line.text

@@ -159,7 +159,7 @@ def libraries(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def rings(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds that the log shows fewer rings than its own lines say."""
+    """Finds that rings are missing: the log shows fewer rings than the number of rings that its lines print."""
     log = shown.reading.log
     of = max(log.ring_channels.values(), default=0)
     if log.rings and len(log.rings) < of and len(log.ring_channels) == 1:

@@ -19,7 +19,7 @@ _NO_P2P = expression(r"GeForce RTX (4|5)0\d\d")
 
 
 def end(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds where the log ends, unless it shows a failure or timeout, and ranks whose last calls differ."""
+    """Finds ranks whose last calls differ. Unless the log shows a failure or timeout, also finds where it ends."""
     log = shown.reading.log
     differing = list(_differing_calls(log))
     yield from differing
