@@ -1,9 +1,10 @@
-"""Tells which communicators have the same tables, and which choose alike: values that are equal where everything that
-tables, times, picks and launches depend on is equal.
+"""Tells which communicators have the same tables, and which make the same choices: they are equal in certain values.
 
-Releases share most rules and constants, so what an answer about many releases consists of is mostly the same few times
-over. Only communicators without variables, tuners and shared resources are compared, and calls on plain buffers; what
-a rule may read of a release is listed here, and a test takes everything else away from the rules.
+Each of these values contains everything that tables, or times, picks and launches, depend on.
+
+Releases share most rules and constants, so an answer about many releases mostly repeats a few different results. Only
+communicators without variables, tuners and shared resources are compared, and only calls on plain buffers. This module
+lists what a rule may read of a release; a test hides everything else from the rules.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -115,26 +116,32 @@ def _is_compared(communicator: Comm) -> bool:
 
 
 def of_tables(communicator: Comm) -> Hashable | None:
-    """A value that communicators with equal tables of latency and bandwidth share; None: this one is not compared."""
+    """Communicators for which this value is equal have equal tables of latency and bandwidth.
+
+    None for a communicator that is not compared: one with variables, a tuner or shared resources.
+    """
     if not _is_compared(communicator):
         return None
     return _model_content(communicator.release, communicator.rules, communicator.generation), of_facts(communicator)
 
 
 def of_calls(communicator: Comm) -> Hashable | None:
-    """A value that communicators share where every call on plain buffers has the same answer: candidates and what
-    excludes others, times and their steps, picks and launches.
+    """If this value is equal for two communicators, every call on plain buffers has the same answer on both.
 
-    None: this one is not compared.
+    The answer consists of the candidates, the reasons that exclude other cells, times and their steps, picks and
+    launches.
+
+    None for a communicator that is not compared, as in :func:`of_tables`.
     """
     tables, generation = of_tables(communicator), communicator.generation
     return None if tables is None else (tables, _calls_content(communicator.release, communicator.rules, generation))
 
 
 def of_choice(selection: Selection, request: Request) -> Hashable | None:
-    """A value that is equal where these calls have equal candidates, times, picks and launches at every size.
+    """Calls for which this value is equal have equal candidates, times, picks and launches at every size.
 
-    None where that is not compared, or where NCCL refuses the call.
+    None for a call that NCCL refuses, and for one that is not compared: a call on other than plain buffers, with a
+    configuration of its own, or on a communicator that :func:`of_tables` does not compare.
     """
     return _of_parts(selection, request)
 
@@ -198,8 +205,7 @@ def _changes(corrected: timing.Corrected, latency_us: Float, bandwidth_gbs: Floa
 
 
 def of_facts(communicator: Comm) -> Hashable:
-    """What is known about a communicator, including the generation of its GPUs, apart from its release and its
-    graphs."""
+    """The facts of a communicator that are compared: its GPUs' generation, all fields in ``FACTS``, and its graphs."""
     graphs = communicator.graphs
     return communicator.generation, _facts(communicator), tuple(graphs[algorithm] for algorithm in Algorithm)
 
@@ -264,7 +270,7 @@ _Launches = tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]  # channel
 class Alike:
     """Selections of many communicators, such as a machine's in all releases: what they have in common is computed once.
 
-    It keeps all that it has computed until :meth:`forget`, which is to be called between machines, if there are many.
+    It keeps all that it has computed until :meth:`forget` is called. Call that after each machine if there are many.
     """
 
     def __init__(self) -> None:
@@ -273,14 +279,14 @@ class Alike:
         self.forget()
 
     def forget(self) -> None:
-        """Forgets everything but launches, of which most machines have the same."""
+        """Forgets everything except for launches, because most machines have the same launches."""
         self._of_tables: dict[Hashable, Selection] = {}  # a selection with these tables
         self._picks: dict[Hashable, Picks] = {}
         self._times: dict[Hashable, FloatArray] = {}
         self._best: dict[Hashable, tuple[NDArray[np.int8], FloatArray]] = {}  # which candidate, and its time in us
 
     def selection(self, communicator: Comm) -> Selection:
-        """The selection of a communicator; its tables may be those of another one."""
+        """The selection of a communicator; it shares the tables of an earlier selection that has equal ones."""
         made, tables = Selection(communicator), of_tables(communicator)
         if tables is not None:
             made.take_tables(self._of_tables.setdefault(tables, made))

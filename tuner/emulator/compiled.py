@@ -211,10 +211,11 @@ class CompiledSelection(Selection):
 
 
 def pick_table(selection: Selection, request: Request, *, with_launches: bool = True) -> PickTable | None:
-    """Makes the lookup table for one kind of call, up to 1 TiB or the largest size whose ranges can be followed.
+    """Makes the lookup table for one kind of call, up to 1 TiB, or less if channels change at too many sizes.
 
-    Without launches a range ends only if algorithm or protocol changes, and rows have 1 channel and 0 threads. That
-    keeps the table small even if channels change with every chunk, as for a broadcast in 2.22.3.
+    If ``with_launches`` is false, a range ends only where algorithm or protocol changes, and every row says 1 channel
+    and 0 threads instead of the real numbers. That keeps the table small even if channels change with every chunk, as
+    for a broadcast in 2.22.3.
 
     None if these calls may bypass the algorithms, if NCCL_CTA_POLICY may move picks, if a tuner's answers may change
     from byte to byte, or if no range is left.
@@ -254,11 +255,12 @@ def pick_table(selection: Selection, request: Request, *, with_launches: bool = 
 
 
 def cell_table(selection: Selection, request: Request, cell: AlgoProto) -> PickTable:
-    """A lookup table of the times of one candidate for a kind of call, up to ``FOLLOWED_BYTES``, at all sizes, picked
-    or not.
+    """A lookup table of one candidate's times for a kind of call, at sizes at which it is picked and at all others.
 
-    Rows have 0 threads and 1 channel; 0 channels if NCCL ignores the cell, or its time is not latency plus bytes over
-    bandwidth.
+    The table ends at ``FOLLOWED_BYTES``.
+
+    Every row says 0 threads and 1 channel, or 0 channels if the table cannot give the time: NCCL ignores the cell, or
+    its time is not latency plus bytes over bandwidth.
     """
     limits = [1, *ranges.breaks(selection), ranges.FOLLOWED_BYTES + 1]
     edges = np.unique(np.clip(np.array(limits, np.uint64), 1, limits[-1]))

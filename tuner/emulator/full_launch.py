@@ -43,9 +43,9 @@ HeadsOf = Callable[[], Heads]
 def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf, tuner: Tuner | None = None) -> Launch:
     """The complete launch on the rank of ``selection``, for one call or for several in one group.
 
-    ``heads`` returns the heads as that rank knows them; it is called only if the switch or the network takes part.
-    NoAlgorithm if NCCL picks nothing. BadInput for what is not emulated, for calls that copy engines carry (these
-    launch no kernel), and for broadcasts from several roots that NCCL merges into one call.
+    ``heads`` is called only if the switch (NVLS) or the network (CollNet) takes part, and returns the heads as that
+    rank knows them. NoAlgorithm if NCCL picks nothing. BadInput for what is not emulated, for calls that copy engines
+    carry (these launch no kernel), and for broadcasts from several roots that NCCL merges into one call.
     """
     communicator = selection.communicator
     if not operations:
@@ -171,7 +171,10 @@ Together = tuple[int, int]
 def symmetric_kernel(
     communicator: Comm, tasks: Sequence[CollectiveTask], operations: Sequence[Operation], last: bool
 ) -> LaunchedKernel:
-    """The symmetric kernel that carries these calls; ``last``: no other symmetric kernel of the group follows."""
+    """The symmetric kernel that carries these calls.
+
+    ``last`` is true if it is the last symmetric kernel of the group.
+    """
     (path,), table = {task.path for task in tasks}, communicator.release.symmetric
     assert path is not None
     assert path.kernel is not None
@@ -218,7 +221,7 @@ def dealt(counts: Sequence[int], cell_elements: int, blocks: int, last: bool) ->
 
     ``counts``: the calls' numbers of elements.
 
-    ``last``: no other symmetric kernel of the group follows.
+    ``last`` is true if the calls are those of the group's last symmetric kernel.
     """
     cells = [ceil_div(count, cell_elements) for count in counts]
     room = share = ceil_div(sum(cells), blocks)

@@ -240,8 +240,9 @@ def before_exclusions(communicator: Comm, tables: Tables) -> PrintedNumbers:
     """This release prints -1 if an algorithm does not do a collective. Cells that NCCL_ALGO or similar variables
     exclude keep their numbers.
 
-    It prints 0 if NCCL never computed an algorithm, as for CollNet without a network that reduces, and -1 for PAT if
-    NCCL gave it up. Units and shapes are those of :func:`as_used`.
+    It prints 0 for an algorithm that NCCL never computed, such as CollNet without a network that reduces. It prints -1
+    for PAT if NCCL began to compute PAT and gave it up (:func:`tuner.emulator.rules.enabled.pat_given_up`). Units and
+    shapes are those of :func:`as_used`.
     """
     latencies_us, bandwidths_gbs = np.zeros(SHAPE, np.float32), np.zeros(SHAPE, np.float32)
     for collective, algorithm, protocol in np.ndindex(*SHAPE):

@@ -118,8 +118,10 @@ def combinations(selection: Selection, request: Request, low: int | None = None,
 
 
 def classic_launches(selection: Selection, request: Request, low: int, high: int) -> Ranges:
-    """:func:`launches` on the classic path, also for calls that bypass it. NCCL has to accept both ends on that
-    path."""
+    """The ranges of :func:`launches` if calls stayed on the classic path, whether or not they bypass it.
+
+    NCCL has to accept the sizes ``low`` and ``high`` on that path.
+    """
     picks = _combinations(selection, request, low, high, with_channels=True)
     starts, picked = picks.bytes, picks.combinations
     named = selection.tuner_answers(request, starts).channels
@@ -157,14 +159,15 @@ def classic_launches(selection: Selection, request: Request, low: int, high: int
 
 
 def classic_combinations(selection: Selection, request: Request, low: int, high: int) -> Ranges:
-    """:func:`combinations` on the classic path, also for calls that bypass it, as in :func:`classic_launches`."""
+    """The ranges of :func:`combinations` if calls stayed on the classic path, as in :func:`classic_launches`."""
     picks = _combinations(selection, request, low, high)
     return _ranges(picks.bytes, np.column_stack([picks.combinations, picks.channels, picks.threads]), high)
 
 
 def largest(selection: Selection, request: Request, most: int = MAX_BYTES) -> int:
-    """The largest size up to ``most`` that NCCL accepts; 0 if it accepts no size. Up to 2.28, such a size must take
-    less than an hour."""
+    """The largest size up to ``most`` that NCCL accepts; 0 if it accepts no size. Releases up to 2.28 accept a size
+    only if its predicted time is less than an hour.
+    """
     return _largest(lambda size: selection.pick(request, size), 1, most)
 
 
@@ -293,7 +296,7 @@ def answers(
     high: int = FOLLOWED_BYTES,
     whole: bool = True,
 ) -> Ranges:
-    """:func:`tuner.emulator.ranges.launches` of any call, or, if not ``whole``, its ``combinations``.
+    """The ranges of any call: of :func:`tuner.emulator.ranges.launches` or, without ``whole``, of ``combinations``.
 
     The ranges end before sizes at which classic channels change too often to follow. Raises NoAlgorithm and BadInput.
     """
@@ -327,7 +330,7 @@ def followed(selection: Selection, request: Request, low: int | None, high: int)
 
 
 def goes_on(selection: Selection, request: Request, last: int, high: int) -> bool:
-    """Whether :func:`answers` ends with ``last`` although NCCL accepts larger calls, up to ``high``."""
+    """Whether NCCL accepts a call larger than ``last``, where :func:`answers` ends, and of at most ``high`` bytes."""
     more = last + request.unit_bytes(selection.communicator.ranks)
     try:
         if more <= high:

@@ -148,8 +148,9 @@ class Region:
         """Whether points with this many ranks lie on a level edge of a linear plane, where rounding decides which are
         inside.
 
-        In 80 bits all of them count as on the edge if products of its coordinates fit into 53 bits, unless a foot is
-        left over.
+        With 80-bit numbers all these points count as on the edge if products of the edge's coordinates fit into 53
+        bits. The exception is an edge that is followed by one of length zero: for that one the tuner uses what it
+        computed for the edge before.
         """
         if self.plane.log2:
             return False

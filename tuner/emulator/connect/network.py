@@ -29,8 +29,9 @@ class NetworkDirection:
 def network_use(connected: Connected, rank: int, access_of: AccessOf, later: Collection[Algorithm] = ()) -> NetworkUse:
     """How a rank uses the network: whether and how it reaches other nodes.
 
-    The ring connections of all ranks count, because NCCL tells every rank about them. Algorithms connected ``later``
-    add the rank's own connections, except for those that rings already have.
+    The ring connections of all ranks count, because NCCL tells every rank about them. ``later`` names algorithms that
+    are connected after rings. Of their connections only the rank's own count, and only those that rings do not have
+    already.
     """
     of_all = [list(_of_rings(connected, each)) for each in range(len(connected.ranks))]
     own = of_all[rank]

@@ -56,7 +56,7 @@ class BroadcastPart:
 class BroadcastKernel:
     """One launch: at most one broadcast from each root.
 
-    ``batches`` and ``work_bytes`` are what it occupies of a kernel.
+    ``batches`` and ``work_bytes`` are the batches and the bytes of works that the broadcasts occupy in the kernel.
     """
 
     protocol: Protocol
@@ -70,7 +70,9 @@ class BroadcastKernel:
 def broadcast_kernels(
     selection: Selection, p2p_context: P2pContext, operations: Sequence[tuple[int, Operation]], captured: bool
 ) -> Iterator[BroadcastKernel]:
-    """The kernels of broadcasts, each of which has its index among the calls; in a CUDA graph if ``captured``.
+    """The kernels of broadcasts; ``operations`` has each broadcast with its index among the group's calls.
+
+    ``captured``: whether a CUDA graph captures the group.
 
     BadInput if a kernel cannot hold even one broadcast.
     """

@@ -84,7 +84,7 @@ def messages(p2p_context: P2pContext, calls: Iterable[ExchangeCall]) -> Iterable
 
 
 def written(p2p_context: P2pContext, call: ExchangeCall) -> list[ExchangeCall]:
-    """The call itself or, if the release has no function for it, the sends and receives by which people replace it."""
+    """The call itself or, if the release has no function for it, the sends and receives that do the same."""
     communicator = p2p_context.communicator
     if call.function in POINT_TO_POINT or communicator.release.exchange.own_functions:
         return [call]
@@ -140,7 +140,10 @@ class _ChunkWork:
         self.next = {False: 0, True: 1}  # the next place for receives, and for sends
 
     def takes(self, transfer: Transfer) -> bool:
-        """Whether the work has no chunk of the connection yet."""
+        """Whether the work can hold the chunk.
+
+        It needs a free place, and no other chunk of the work may have the same peer and direction.
+        """
         sends = transfer.message.sends
         same = (place for place in range(int(sends), self.next[sends], 2))
         return self.next[sends] < ELEMENTS and all(
@@ -153,7 +156,7 @@ class _ChunkWork:
         self.next[sends] += 2
 
     def elements(self) -> tuple[WorkElement, ...]:
-        """The chunks with their warps (finishWorkP2p)."""
+        """The chunks of the work, each with the warps that send or receive it (finishWorkP2p)."""
         groups, warps = 1 << max(self.chunks).bit_length(), 1
         while warps * groups <= WARPS // 2:
             warps *= 2
@@ -192,9 +195,12 @@ class _ChunkKernel:
 def kernels_of_chunks(
     p2p_context: P2pContext, queues: Queues, captured: bool, room: int | None = None
 ) -> Iterator[ExchangeKernel]:
-    """The kernels of the messages, in a CUDA graph if ``captured``.
+    """The kernels that send and receive the messages chunk by chunk.
 
-    The first kernel has ``room`` for this many works in addition to those of collectives, if there are any.
+    ``captured``: whether a CUDA graph captures the group.
+
+    ``room``: the number of works for which the first kernel has room beside its collectives; None if it has no
+    collectives.
     """
     whole = Works(p2p_context.communicator, captured).left
     return _ChunkPlanner(p2p_context, queues).kernels(whole, whole if room is None else room)
@@ -341,10 +347,13 @@ class _RoundKernel:
 def kernels_of_rounds(
     p2p_context: P2pContext, queues: Queues, captured: bool, before: Sequence[tuple[int, int]] = ()
 ) -> Iterator[ExchangeKernel]:
-    """The kernels of the messages, of which the first may hold collectives already; in a CUDA graph if ``captured``.
+    """The kernels that send and receive the messages round by round.
 
-    ``before``: batches and bytes of works in the kernels of collectives, the last of which may have room. BadInput if
-    the works exceed their ring, or if a kernel has room for nothing.
+    ``captured``: whether a CUDA graph captures the group.
+
+    ``before``: for each kernel of the group's collectives, its batches and the bytes of its works; the last of these
+    kernels may have room for messages. BadInput if the works do not fit into the ring of works, or if no kernel can
+    hold anything.
     """
     *full, last = before or [(0, 0)]
     return _RoundPlanner(p2p_context, queues, Batches(p2p_context.communicator, captured), full).kernels(
@@ -489,8 +498,10 @@ class _RoundPlanner:
 
 
 def divided(size: int, count: int, most: int, part_bytes: tuple[int, int]) -> tuple[int, int]:
-    """The number of channels of a message, beginning with ``count`` and doubled while the parts are too large; and the
-    bytes of a part."""
+    """Divides a message among channels: their number, and the bytes of the part of each.
+
+    The number begins with ``count`` and is doubled while the parts are too large, but does not exceed ``most``.
+    """
     least, largest = part_bytes
     part = max(least, int(ceil_div(size, count)))
     while part > largest and count <= most // 2:

@@ -42,11 +42,12 @@ class PeerChannels:
 
 
 def peer_channels(communicator: Comm, links: Sequence[PeerLinks], shared: PeerChannels | None = None) -> PeerChannels:
-    """The point-to-point channels of a communicator. ``links`` are those of rank 0's kind of node, then those of the
-    other kinds.
+    """The point-to-point channels of a communicator.
+
+    ``links`` has an entry for each kind of node, that of rank 0's node first.
 
     ``shared`` are the channels of the communicator whose resources this one shares. ``NCCL_CHUNK_SIZE`` and the buffer
-    sizes act as in NCCL. BadInput for sizes with which NCCL divides by zero or never ends.
+    sizes act as in NCCL. BadInput for sizes that make NCCL divide by zero or loop forever.
     """
     number, data = communicator.environment.number, communicator.release.exchange
     c_int, most = communicator.environment.c_int, communicator.release.limits.max_channels

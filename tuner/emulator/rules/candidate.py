@@ -137,8 +137,11 @@ def pat_cannot_scale(communicator: Comm, request: Request, algorithm: Algorithm)
 
 
 def collnet_missing(communicator: Comm, request: Request) -> Reason:
-    """The reason why CollNet cannot do this call; None if it can. The network gathers bytes, and reduces as SHARP does
-    (averages as sums)."""
+    """The reason why CollNet cannot do this call; None if it can.
+
+    The network can always gather, because that only moves bytes. It reduces the types and operations that SHARP
+    supports; an average is reduced as a sum.
+    """
     if communicator.collnet is None:
         return "CollNet needs several nodes and a network that reduces (NCCL_COLLNET_ENABLE=1)"
     if request.moves_only or (request.dtype in NETWORK_TYPES and request.op in NETWORK_OPS):

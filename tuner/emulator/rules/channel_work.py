@@ -74,7 +74,7 @@ NVLS_RULES: Registry[NvlsChunk] = Registry()
 
 @NVLS_RULES.variant(nccl.COMPUTE_COLL(since="2.18.1"))
 class Fixed(NvlsChunk):
-    """128 KiB for NVLS; for NVLSTree a step of the buffer."""
+    """The largest chunk is 128 KiB for NVLS, and one step of the connection's buffer for NVLSTree."""
 
     def __call__(self, communicator: Comm) -> int:
         return communicator.release.limits.nvls_chunk_bytes
@@ -96,7 +96,7 @@ class SlowNetworks(Fixed):
 
 @NVLS_RULES.variant(nccl.COMPUTE_COLL_CHUNK_INFO(since="2.20.5"))
 class RequestedForTrees(SlowNetworks):
-    """As :class:`SlowNetworks`, but trees have at most NCCL_NVLSTREE_MAX_CHUNKSIZE."""
+    """As :class:`SlowNetworks`, but NVLSTree's chunks have at most NCCL_NVLSTREE_MAX_CHUNKSIZE bytes if that is set."""
 
     def of_tree(self, communicator: Comm, step: int) -> int:
         most = communicator.environment.c_int("NCCL_NVLSTREE_MAX_CHUNKSIZE", -2)
@@ -116,7 +116,7 @@ class Requested(RequestedForTrees):
 
 @NVLS_RULES.variant(nccl.COMPUTE_COLL_CHUNK_INFO(since="2.21.5"))
 class RequestedUnlessShared(Requested):
-    """Chunks of :class:`Requested`, but not set if NVLS belongs to the communicator that was split (sic)."""
+    """Chunks of :class:`Requested`, but NCCL sets none if NVLS is shared with the communicator that was split (sic)."""
 
     unset_where_shared = True
 

@@ -73,7 +73,7 @@ def pat_enabled_with_nvls(point: ModelPoint) -> Reason:
 
 
 def pat_given_up(point: ModelPoint) -> bool:
-    """Whether NCCL began PAT because the node's ranks have NVLS, and gave it up because not every rank is a head."""
+    """Whether NCCL began to compute PAT because ranks have NVLS, and gave it up because not every rank is a head."""
     if point.nodes == point.ranks or not point.communicator.nvls or _everyone_is_a_head(point):
         return False
     requested = point.environment.c_int("NCCL_PAT_ENABLE", 2)
@@ -101,14 +101,18 @@ def algorithm_requested(point: ModelPoint) -> Reason:
 def protocol_requested_where_forced(point: ModelPoint) -> Reason:
     """NCCL_PROTO allows the protocol.
 
-    Only collectives that NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL names are looked at.
+    A collective that neither NCCL_ALGO, NCCL_PROTO nor NCCL_SYM_KERNEL names keeps every protocol.
     """
     return protocol_requested(point) if _forced(point) else None
 
 
 @RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def algorithm_requested_where_forced(point: ModelPoint) -> Reason:
-    """NCCL_ALGO allows the algorithm; if it or NCCL_SYM_KERNEL is set, collectives that only others name have none."""
+    """NCCL_ALGO allows the algorithm.
+
+    The rule is only for collectives that NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL names. If NCCL_ALGO or
+    NCCL_SYM_KERNEL is set, such a collective has no algorithm unless NCCL_ALGO names it.
+    """
     if not _forced(point):
         return None
     named = {name for name in ("NCCL_ALGO", symmetric_variables.KERNEL) if point.environment.text(name)}
@@ -119,7 +123,10 @@ def algorithm_requested_where_forced(point: ModelPoint) -> Reason:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def algorithm_requested_or_rescued(point: ModelPoint) -> Reason:
-    """Without CollNet, an NCCL_ALGO that leaves none of Ring, Tree and NVLS brings Ring and Tree back."""
+    """NCCL_ALGO allows the algorithm.
+
+    If it allows none of Ring, Tree and NVLS (NVLSTree on several nodes), Ring and Tree stay on without CollNet.
+    """
     if not (rows := _rows(point, "NCCL_ALGO", Algorithm)):
         return None
     left = [Algorithm.Ring, Algorithm.Tree, Algorithm.NVLS if point.nodes == 1 else Algorithm.NVLSTree]
@@ -131,7 +138,7 @@ def algorithm_requested_or_rescued(point: ModelPoint) -> Reason:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def algorithm_requested_or_rescued_or_ring(point: ModelPoint) -> Reason:
-    """As algorithm_requested_or_rescued; Ring stays for all collectives except for AllReduce, whatever the list."""
+    """As :func:`algorithm_requested_or_rescued`, but NCCL_ALGO cannot turn off Ring, except for AllReduce."""
     ring = point.algorithm is Algorithm.Ring and point.collective is not Collective.AllReduce
     return None if ring else algorithm_requested_or_rescued(point)
 
@@ -154,7 +161,7 @@ def collnet_needs_support(point: ModelPoint) -> Reason:
 
 @RULES(nccl.COLLNET_MODEL_INIT(since="2.31.2"))
 def collnet_needs_support_or_one_node(point: ModelPoint) -> Reason:
-    """On one node with an NVSwitch, a plugin for CollNet gives CollNetDirect numbers, which no call may use (sic)."""
+    """On one node with an NVSwitch and a network that reduces, CollNetDirect has numbers that no call may use (sic)."""
     numbers = point.algorithm is Algorithm.CollNetDirect and point.nodes == 1 and point.communicator.has_nvswitch
     return None if numbers and point.communicator.network_reduces else collnet_needs_support(point)
 

@@ -132,11 +132,12 @@ def nvls_switched_off(environment: Environment) -> bool:
 
 
 def without_channels(release: Release, rules: "Rules", environment: Environment, kind: "Node") -> dict[str, Graph]:
-    """An NVLS graph without channels, if a variable makes NCCL search for NVLS on GPUs that cannot multicast; else
-    nothing.
+    """The NVLS graph without channels that NCCL has if a variable makes it search on GPUs that cannot multicast.
 
-    Its path type is the one at which the search starts; latencies of disabled cells depend on it. With values other
-    than 0 and 2 NCCL does not ask the GPUs.
+    The key is "nvls"; without such a graph the result is empty.
+
+    The graph's path type is the one at which the search starts; latencies of disabled cells depend on it. If
+    NCCL_NVLS_ENABLE is neither 0 nor 2, NCCL does not ask the GPUs whether they can multicast.
     """
     start = rules.nvls_search_start  # None if such cells have no latency
     requested = environment.number("NCCL_NVLS_ENABLE", 2) not in (0, 2)
@@ -163,8 +164,10 @@ def nearest_path(some_nvlink: bool) -> str:
 
 
 def weakest(graphs: Sequence[Graph], path_types: Sequence[str]) -> Graph:
-    """The graph on which ranks or nodes agree: it has the weakest values, but the pattern and latency of the first
-    (sic)."""
+    """The graph on which ranks or nodes agree.
+
+    Each value is the weakest of all graphs, but pattern and latency are those of the first graph (sic).
+    """
     if len(graphs) == 1:
         return graphs[0]
     return replace(
@@ -246,7 +249,11 @@ def of_own_cpu(cpus: Sequence[Cpu]) -> Cpu:
     nccl.CHECK_MULTI_RANK(since="2.30.3"), nccl.BINARY("NVLS is off where any two ranks share", since="2.31.2")
 )
 def off_where_ranks_share(gpus_of_ranks: Sequence[Sequence[int]]) -> bool:
-    """NVLS is off if any ranks share a GPU: perhaps only on their nodes, but all nodes' weakest graph is the same."""
+    """NVLS is off if any ranks share a GPU.
+
+    NCCL may turn it off only on the nodes of these ranks, but then the graph on which all nodes agree has no NVLS,
+    either.
+    """
     return any(len(set(gpus)) < len(gpus) for gpus in gpus_of_ranks)
 
 
@@ -428,8 +435,10 @@ def shares_resources(by: str, configured: bool, variables: Mapping[str, str]) ->
 
 
 def check_shared(communicator: "Comm") -> None:
-    """Raises BadInput if NCCL crashes: it sets no chunk for shared NVLS if both communicators have the same number of
-    ranks per node."""
+    """Raises BadInput if NCCL crashes in NVLS that this communicator shares with the one it was split from.
+
+    The reason is that NCCL sets no chunk size if both communicators have the same number of ranks per node.
+    """
     whole, chunk = communicator.shared, communicator.rules.nvls_chunk
     if whole is None or not chunk.unset_where_shared or not whole.nvls or not communicator.nvls:
         return
@@ -446,13 +455,15 @@ def shared_channels(whole: "Comm | None", count: int) -> int:
 
 
 def shared_channels_with_nvls(whole: "Comm | None", count: int) -> int:
-    """``count`` limited as in :func:`shared_channels` once more if ``whole`` has NVLS, as NVLS may have raised it."""
+    """If ``whole`` has NVLS, ``count`` is limited by :func:`shared_channels` again, because NVLS may have raised it."""
     return shared_channels(whole, count) if whole is not None and whole.nvls else count
 
 
 def shared_nvls_channels(whole: "Comm | None", count: int) -> int:
-    """``count`` channels of NVLS, but at most as many as NVLS has on ``whole``, the communicator whose resources are
-    shared, if it has NVLS."""
+    """``count`` channels of NVLS, but at most as many as NVLS has on ``whole``.
+
+    ``whole`` is the communicator whose resources are shared. If it is None or has no NVLS, there is no limit.
+    """
     return min(count, whole.nvls_channels) if whole is not None and whole.nvls else count
 
 

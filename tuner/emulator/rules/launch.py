@@ -211,8 +211,7 @@ class LaunchRule(Variant, ABC):
         return bound, block_threads(call, tables, nbytes, named)
 
     def looks_at(self, communicator: Comm) -> Hashable:
-        """What this rule depends on in a communicator, in addition to what all rules depend on; most rules depend on
-        nothing more."""
+        """Facts of a communicator on which this rule depends but not every rule does; None if there are none."""
         return None
 
     @abstractmethod
@@ -282,7 +281,7 @@ class ShrinkThenBytes(LaunchRule):
     """Bytes are cut into equal parts, one per channel of the bound, each rounded up to what a block moves at once."""
 
     def tuned_bounds(self, call: RuleCall, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
-        """Bounds and threads as for all rules; the bounds are at most the number of channels."""
+        """Bounds and threads as in :class:`LaunchRule`; no bound exceeds the number of channels (or of NVLS's)."""
         bound, threads = super().tuned_bounds(call, tables, nbytes, named)
         most = call.communicator.nvls_channels if call.like_nvls else call.communicator.coll_channels
         return np.minimum(bound, most), threads
@@ -306,9 +305,12 @@ class ShrinkThenBytes(LaunchRule):
         return channels
 
     def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
-        """Channels rise while the parts keep their size, and fall when the parts grow by what a block moves at once.
+        """Sizes in bytes at which the parts of the channels may grow.
 
-        If a part consists of at least as many such moves as there are channels, no channel is left out.
+        Between these sizes the parts keep their size, and the number of channels rises. It falls where the parts grow
+        by what a block moves at once.
+
+        If a part consists of at least as many such moves as there are channels, every channel of the bound has work.
         """
         if piece.bound == 1 or call.like_collnet:
             return NONE
@@ -328,7 +330,7 @@ class ShrinkOnly(LaunchRule):
         return bound
 
     def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
-        """No sizes in bytes: the channels are the bound, which does not change within a piece."""
+        """Returns no sizes in bytes: all channels of the bound are used, and it does not change within a piece."""
         return NONE
 
 
@@ -360,9 +362,9 @@ def bound_ctas(call: RuleCall) -> tuple[int, int]:
     """The lowest and the highest number of channels that a call's bound may have; if the highest is below the lowest,
     the highest applies.
 
-    For calls on NVLS's channels NCCL reads the number of channels from the environment again, and uses no more. A
-    number below the fewest CTAs, to which init raised NVLS's channels, applies here. Source: scheduleCollTasksToPlan,
-    src/enqueue/enqueue.cc, v2.31.2-1.
+    For calls on NVLS's channels NCCL reads the number of these channels from the environment again, and uses no more
+    than that. It does so even if the number is below the fewest CTAs, although init raised NVLS's channels to the
+    fewest CTAs. Source: scheduleCollTasksToPlan, src/enqueue/enqueue.cc, v2.31.2-1.
     """
     least, most = ctas(call.communicator, call.request)
     if call.like_nvls and (of_nvls := call_configuration.nvls_ctas(call.communicator, call.request)) is not None:

@@ -77,9 +77,9 @@ def symmetric_by_cells(
 def symmetric_by_cells_low_latency_if_classic_is_ll(
     communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
-    """Like symmetric_by_cells, but a low-latency kernel runs only if the classic path would use LL, or if one is named.
+    """As :func:`symmetric_by_cells`, but a low-latency kernel runs only if named or if the classic path would use LL.
 
-    Nor does it run if a process has several GPUs, unless NCCL_SYM_KERNEL names a kernel.
+    If a process has several GPUs, a low-latency kernel runs only if NCCL_SYM_KERNEL names a kernel.
     """
     choice = _in_cells(communicator, request, nbytes)
     if choice is None or isinstance(choice, NonClassicPath):
@@ -92,7 +92,7 @@ def symmetric_by_cells_low_latency_if_classic_is_ll(
 
 @REACH_RULES(nccl.TOPO_PATH_ALL_DIRECT_NVLINK(since="2.29.2"))
 def nvlink_between_gpus(communicator: Comm) -> bool:
-    """NVLink joins all ranks of a node; not true for a single GPU, whose path to itself is nearer (sic)."""
+    """NVLink joins all ranks of a node; false with one rank per node, as a GPU's path to itself is nearer (sic)."""
     several = communicator.local_ranks > 1 and communicator.graphs[Algorithm.Ring].type_intra == "NVL"
     return communicator.direct_nvlink and several
 
@@ -318,7 +318,7 @@ def waits(communicator: Comm, request: Request, nbytes: int) -> bool:
     """Whether a call, on any buffers, waits for a symmetric kernel if copy engines do not carry it. Raises BadInput.
 
     A call that selects its algorithm does not wait. Source: ncclMakeSymmetricTaskList,
-    src/scheduler/symmetric_sched.cc, v2.29.2-1; of selections read from the binary.
+    src/scheduler/symmetric_sched.cc, v2.29.2-1; what a selection does was read from the binary.
     """
     if call_configuration.selected(communicator, request) is not None:
         return False
@@ -353,8 +353,8 @@ def calls_in_windows(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
     """Calls in windows that a symmetric kernel could carry are set aside, by kind, smallest first.
 
     NoAlgorithm if no kernel carries them: NCCL fails in that case. If only low-latency kernels are left, no kernel
-    carries several calls. Such a kernel does not carry a call, either, that becomes too large when its bytes are
-    rounded up to whole cells (sic): NCCL sets calls aside by their own bytes.
+    carries several calls. A low-latency kernel also refuses a call whose bytes are too many for it after they are
+    rounded up to whole cells (sic); NCCL sets the call aside before it rounds.
     """
     communicator = chooser.communicator
     copied, ordered = _copied(communicator, ordered)
@@ -377,9 +377,9 @@ def _check_found(communicator: Comm, missing: bool) -> None:
 def calls_on_any_buffers(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
     """Calls that a symmetric kernel could carry in windows are set aside, by kind, smallest first.
 
-    Whether they are in windows is not checked yet. Calls that need windows and lack them, or that no kernel carries
-    together, are put back after the other calls, smallest first (sic), although those are sorted with the largest
-    first.
+    NCCL does this without checking whether the calls are in windows. It then puts back calls that need windows and lack
+    them, and calls that no kernel carries together. These come after the other calls and with the smallest first (sic),
+    although the other calls are sorted with the largest first.
     """
     communicator = chooser.communicator
     copied, ordered = _copied(communicator, ordered)

@@ -57,7 +57,10 @@ def suffice_to_copy(communicator: Comm, sides: Sides) -> bool:
 def if_named_or_asked_and_classic_is_ll(
     communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> bool:
-    """A low-latency kernel runs if named, or if the classic path would use LL (without windows: only on request)."""
+    """A low-latency kernel runs if one is named, or if the classic path would use LL.
+
+    In the second case, a call without windows also needs a request (NCCL_SYM_NOWIN_ENABLE).
+    """
     if symmetric_variables.names_a_kernel(communicator):
         return True
     return _asked(communicator, request) and classic(request, nbytes) is Protocol.LL

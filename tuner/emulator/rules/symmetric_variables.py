@@ -46,7 +46,7 @@ def one_kernel_or_all(communicator: Comm, collective: Collective, kernel: str) -
 
 @REQUESTED_RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def list_beside_algorithms(communicator: Comm, collective: Collective, kernel: str) -> bool:
-    """NCCL_SYM_KERNEL is a list like NCCL_ALGO; a collective that only one of them names has nothing of the other."""
+    """NCCL_SYM_KERNEL is a list like NCCL_ALGO; if only one of them names a collective, the other allows it nothing."""
     if collective not in requested_collectives(communicator):
         return True
     kernels = kernels_of(communicator.release.symmetric.names)
@@ -93,7 +93,10 @@ def names_a_kernel(communicator: Comm) -> bool:
 
 
 def kernels_are_listed(communicator: Comm) -> bool:
-    """Whether NCCL_SYM_KERNEL is set, even to nothing or for other collectives: kernels then do any size (sic)."""
+    """Whether NCCL_SYM_KERNEL is set, even if it is empty or names other collectives.
+
+    If it is set, kernels carry calls of any size (sic).
+    """
     return communicator.environment.text(KERNEL) is not None
 
 
@@ -191,7 +194,7 @@ RULES: Registry[BetweenNodesRule] = Registry()
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.29.2"))
 def if_gpus_start_transfers_to_every_adapter(communicator: Comm) -> bool:
-    """As over single adapters, but only if rings may cross from one adapter to another (NCCL_CROSS_NIC).
+    """As :func:`if_gpus_start_transfers_over_single_adapters`, but only if rings may cross adapters (NCCL_CROSS_NIC).
 
     BadInput with a network plugin and no NCCL_GIN_TYPE: the plugin brings its own GIN or none
     (ncclNetPluginAssignToComm, src/plugin/net.cc, v2.29.2-1).
@@ -227,7 +230,7 @@ def note_multicast(communicator: Comm, request: Request) -> bool:
 def are_made(communicator: Comm) -> bool:
     """Whether windows are really made. Raises BadInput.
 
-    If they are not, the release's table says what their buffers count as.
+    If no windows are made, the release's table says how NCCL treats their buffers.
     """
     registered = communicator.release.symmetric.windows_are_registered
     if registered and communicator.environment.number("NCCL_LOCAL_REGISTER", 1) == 0:

@@ -301,8 +301,8 @@ class OrderDifference:
 def at_offsets(calls: Sequence[Orders], parts: int = 1) -> OrderDifference | None:
     """A difference between elements at the same offset, among the offsets that both of two compared calls have.
 
-    ``parts``: the buffer has this many parts, each a rank's result of a ReduceScatter; offsets count from a part's
-    start.
+    ``parts``: the number of equal parts of the buffer, if each part is one rank's result of a ReduceScatter. Offsets
+    are then counted from the start of the part.
     """
     first = calls[0]
     for place, other in enumerate(calls[1:], 1):
@@ -327,7 +327,7 @@ def _pairs(
 
 
 def in_rows(calls: Sequence[Orders], row: int) -> OrderDifference | None:
-    """The difference between elements of one column, in any rows; ``row`` is the number of elements of a row.
+    """A difference between elements of the same column, whichever rows they are in; a row has ``row`` elements.
 
     Each call has whole rows, one after the other.
     """
