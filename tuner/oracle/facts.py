@@ -129,7 +129,7 @@ _BORROWED = {Algorithm.NVLSTree: Algorithm.NVLS, Algorithm.PAT: Algorithm.Tree}
 
 def graphs(raw: Sequence[Mapping[str, Any]], local_ranks: int, types: Sequence[str]) -> dict[Algorithm, Graph]:
     """The channel graphs that NCCL's tuning uses, ``comm->graphs``, with the weakest values over all ranks, keyed by
-    algorithm; for a node with ``local_ranks`` ranks.
+    algorithm. ``local_ranks`` is the number of ranks of a node.
 
     ``types`` are the release's types of paths. A graph without channels, because there is none or the communicator does
     not support it, is ``EMPTY``.
@@ -160,8 +160,9 @@ def _graph(graph: Mapping[str, Any], name: str, local_ranks: int, types: Sequenc
 def tables(comm: Mapping[str, Any], layout: StructLayout) -> OracleTables:
     """The tables in struct ncclComm, with the release's number of algorithms.
 
-    2.31 and later keep the enabled cells in a separate matrix, and mark unimplemented ones by -1. Here they get zeros
-    as in older releases: a bandwidth is 0 exactly if NCCL may not use the cell.
+    Releases from 2.31 on keep a separate matrix that says which cells are enabled, and mark unimplemented cells by -1.
+    In this result, unimplemented cells are 0, and the bandwidth of a cell is 0 exactly if NCCL may not use the cell, as
+    in older releases.
     """
 
     def table(field: str, kind: Any) -> Any:

@@ -75,8 +75,8 @@ def _peers(calls: Iterable[IssuedCall], ranks: int) -> frozenset[int]:
 class ScheduledCollective:
     """One collective as NCCL put it into a kernel.
 
-    ``collective`` and ``bytes`` come from the log, which has them from 2.24 on; None in older releases. ``bytes`` is
-    the count times the type's size: the bytes of one rank for AllGather and ReduceScatter.
+    ``collective`` and ``bytes`` come from the log, which has them from 2.24 on; they are None in older releases.
+    ``bytes`` is the count times the type's size: the bytes of one rank for AllGather and ReduceScatter.
     """
 
     algorithm: Algorithm
@@ -195,8 +195,8 @@ def read_tuned(reader: Reader, call: Operation, answer: GroupAnswerMessage, log:
     """The launch of ``call`` that these records and the log describe. Contradiction unless there is one choice and one
     kernel.
 
-    The choice is read from the log: the operations for the network may be those of another algorithm, if a plugin made
-    NCCL run one that cannot run.
+    The choice is read from the log: if a plugin made NCCL choose an algorithm that cannot run, the operations for the
+    network may be those of another algorithm.
     """
     asked = tuple(map(_plugin_question, np.frombuffer(answer.questions, reader.question)))
     if answer.error is not None:

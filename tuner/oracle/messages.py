@@ -282,7 +282,7 @@ class SimulatedMachine:
 
 @dataclass(frozen=True, slots=True)
 class Intercepted:
-    """What to intercept for this communicator, besides the functions that are intercepted for all."""
+    """What to intercept for this communicator, in addition to what is intercepted for every communicator."""
 
     topology_files: bool  # hosts read different topologies
     systems: bool  # ranks of several hosts make one system

@@ -19,8 +19,8 @@ from tuner.scenario.oracle_configuration import OracleConfiguration
 def completed(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None, nccl: str) -> str:
     """The topology that NCCL of the release ``nccl`` makes from a skeleton.
 
-    BadTopology, BadInput or UnknownGpu for an incomplete skeleton; OracleUnavailable; OracleFailed if NCCL wrote no
-    topology.
+    BadTopology, BadInput or UnknownGpu for an incomplete skeleton. OracleUnavailable if the library cannot be loaded
+    here. OracleFailed if NCCL wrote no topology.
     """
     described = skeleton.read(file, gpu, net_gbps, net_latency_us)
     with Oracle(of_skeleton(described, nccl)) as oracle:

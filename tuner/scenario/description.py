@@ -155,7 +155,7 @@ class Scenario:
 
     @property
     def configured(self) -> dict[str, str]:
-        """The program's configuration as variables with the same effect; variables that are set are left out."""
+        """The program's configuration as variables with the same effect, without variables that are set themselves."""
         if not self.configuration:
             return {}
         return as_variables(release.load(self.nccl), self.configuration, self.variables_of_process)

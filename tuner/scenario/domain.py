@@ -165,8 +165,8 @@ def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Seque
 
 
 def grouped(kinds: Sequence[Alike], sizes: Sequence[int]) -> list[tuple[tuple[Alike, ...], int]]:
-    """Groups hosts, in the order of ranks, into domains of ``sizes`` hosts. Yields the hosts of a domain, and the
-    number of equal domains in a row.
+    """Groups hosts, in the order of ranks, into domains of ``sizes`` hosts. Returns, for each run of equal domains, the
+    hosts of one domain and the number of domains in the run.
 
     Equal domains are grouped in one step, because there may be thousands.
     """

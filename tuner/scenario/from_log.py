@@ -200,8 +200,8 @@ def _made(machine: Machine, run: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def same(machines: Sequence[str], run: Mapping[str, Any]) -> bool:
-    """Whether the run's nodes are equal to NCCL's model on all of these machines; False if a machine's graphs are not
-    known."""
+    """Whether NCCL's model treats the run's nodes alike on all of these machines; False if a machine's graphs are
+    unknown."""
     if len(machines) == 1:
         return True
     scenarios = [_known(catalogue.load(name), run) for name in machines]
@@ -554,7 +554,7 @@ class LoggedNode:
         return f"node of {self.file}{ranks}{found}"
 
     def check_variables(self, nccl: str, variables: Mapping[str, str]) -> None:
-        """Raises BadInput for a variable that the search of graphs reads, if it had another value in the log."""
+        """Raises BadInput if a variable that the search of graphs reads has another value than in the log."""
         reads = release.load(nccl).search_variables
         for name in sorted(reads & {*variables, *self.variables}):
             value, logged = variables.get(name), self.variables.get(name)

@@ -235,8 +235,8 @@ def harmful(values: Mapping[str, str], nodes: int | None, scenario: "Scenario | 
 
 
 def is_unaligned(request: Request, nbytes: int, ranks: int) -> bool:
-    """Whether a call of ``nbytes`` (NCCL's nBytes) gives ranks parts that end at addresses that threads cannot load at
-    once."""
+    """Whether a call of ``nbytes`` (NCCL's nBytes) gives each rank a part whose size is no multiple of the bytes that a
+    thread loads at once."""
     return request.collective in (Collective.AllGather, Collective.ReduceScatter) and nbytes // ranks % ALIGNED != 0
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
     """The context of the sends and receives of a rank.
 
-    BadInput if there is no such rank, for dumped graphs (which do not have the links), and if it is not known whether
-    NVLink joins hosts.
+    BadInput if there is no such rank, if the graphs were dumped (a dump does not have the links), or if it is not known
+    whether NVLink joins hosts.
     """
     if any(kind.scenario.graphs is not None for kind in resolved.kinds):
         raise BadInput(f"sends and receives depend on the links of the topology: remove {option('graphs')}")

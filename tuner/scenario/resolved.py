@@ -597,7 +597,7 @@ def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[R
 
 
 def used_of_hosts(whole: "ResolvedScenario", ranks: Sequence[int]) -> Iterator[Used]:
-    """Every host with those of its GPUs that have one of these ranks; a host may have none."""
+    """Yields every host with those of its GPUs on which some of ``ranks`` are; a host may have no such GPU."""
     wanted, first = frozenset(ranks), 0
     for kind in chain.from_iterable(repeat(kind, kind.hosts) for kind in whole.kinds):
         yield kind, tuple(gpu for gpu in range(kind.size) if first + gpu in wanted)

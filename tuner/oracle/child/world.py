@@ -146,8 +146,8 @@ class Loaded:
         lib.sim_record_operations(ffi.new("struct sim_operation_layout *", operation_layout(self.symbols)))
 
     def share_search(self) -> None:
-        """Makes one rank search graphs for its whole host, and for equal hosts. All their ranks have to be threads of
-        this process."""
+        """Makes one rank search graphs for all ranks of its host, and of equal hosts. All these ranks have to be
+        threads of this process."""
         graph = self.symbols.graph
         channels, ranks = (graph.members[name].offset for name in ("nChannels", "intra"))
         search = ffi.new(
@@ -181,7 +181,7 @@ class Loaded:
             raise Failure("cannot intercept the paths: their functions begin with instructions that cannot be moved")
 
     def merge_by_host(self) -> None:
-        """Shows a network that merges adapters only to hosts whose network does that."""
+        """If only some hosts merge adapters, makes NCCL see a merging network on these hosts alone."""
         if not self.start.intercepted.networks:
             return
         if not lib.sim_merge_by_host(self.function("ncclTopoGetSystem"), self.symbols.comm.members["ncclNet"].offset):
@@ -303,7 +303,8 @@ class World(Loaded):
         )
 
     def graphs(self) -> list[Scalars]:
-        """Graphs indexed by algorithm; an algorithm that uses the graph of another one may have an empty graph."""
+        """Rank 0's graphs, indexed by algorithm. An algorithm that uses another algorithm's graph may have an empty one
+        here."""
         start, count = self.graphs_of(0)
         graph = self.symbols.graph
         return [scalars(start + i * graph.bytes, graph.members) for i in range(count)]

@@ -127,7 +127,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """A case that the learnt release answers differently from its library, the smallest of its kind.
+    """The smallest case of its kind that the learnt release answers differently from its library.
 
     ``part`` is the part of the emulator that gives the answer. ``rules`` are the rules that may cause the difference,
     with ``sources`` to read. ``steps`` are the emulator's steps, each with its result, followed by the library's
@@ -476,13 +476,14 @@ class _Candidate:
 
     @classmethod
     def over(cls, parent: str, found: Mapping[str, object]) -> "_Candidate":
-        """The known release ``parent``, changed to have the tables ``found`` in a library."""
+        """The known release ``parent`` as a candidate, changed to have the values ``found`` as data in a library."""
         own = _flat_of(parent)
         has = {key: value for key, value in found.items() if _has(own, key, value)}
         return cls(parent, {key: value for key, value in has.items() if not _same(own.get(key), value)}, frozenset(has))
 
     def with_change(self, key: str, value: object) -> "_Candidate":
-        """The candidate with the value of ``key`` changed; the parent's own value is no change."""
+        """The candidate with ``value`` for ``key``. If that is the parent's own value, the change of this key is taken
+        back."""
         changes = {each: old for each, old in self.changes.items() if each != key}
         if not _same(_flat_of(self.parent).get(key), value):
             changes[key] = value

@@ -108,7 +108,7 @@ class LogEvidence:
     ``tuner_plugin``: the plugin that chooses, if any. For aws-ofi-nccl, ``aws_release`` and ``tuner_product`` are the
     release and the product name that its tuner uses, if they are printed. ``transports``: number of connections by
     NCCL's name of the transport: P2P/CUMEM, SHM, NET/IB/GDRDMA. ``rings``: ranks of each channel in their order.
-    ``trees``: parent and children by channel and rank. ``nvls_heads``: ranks of each head, one per node.
+    ``trees``: parent and children by channel and rank. ``nvls_heads``: for each head, its rank on each node.
     ``adapters_of_ranks``: per rank, NCCL's numbers of the adapters that it sends over. ``findings``: what the checks
     found, in their order.
     """
@@ -127,8 +127,8 @@ class LogEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What was read about one communicator. ``needed`` is what is missing to emulate it, ``missing`` what was not
-    printed."""
+    """What was read about one communicator. ``needed`` lists what is missing to emulate the communicator, ``missing``
+    what the log does not print."""
 
     release: str | None
     printed_releases: tuple[str, ...]  # releases in the log, whatever the user says

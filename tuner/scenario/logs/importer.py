@@ -290,9 +290,8 @@ def _lines_of(
 
 
 def of_group(thread: Thread, group: CommunicatorLines | None) -> bool:
-    """Whether a thread may be that of the group's rank 0, which prints choices; always true if the log does not show
-    rank 0.
-    """
+    """Whether ``thread`` may belong to rank 0 of the group, the rank that prints choices; true if the log does not show
+    rank 0."""
     return _of_root(thread, group.root if group else None)
 
 
