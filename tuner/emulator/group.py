@@ -198,15 +198,14 @@ def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | Non
 
 
 def not_classic_alone(selection: Selection, requests: Iterable[Request]) -> str | None:
-    """The condition under which these calls use other than plain buffers or may bypass the algorithms; else None."""
+    """What may let these calls leave the classic path: their buffers, or variables; None if nothing may."""
     if any(request.buffers is not Buffers.plain for request in requests):
         return f"on registered buffers and windows; valid: {option('buffers')} plain"
     return may_leave_classic_path(selection)
 
 
 def may_leave_classic_path(selection: Selection) -> str | None:
-    """A text that names the variables with which plain buffers may get symmetric kernels; None if none of them is
-    set."""
+    """The set variables by which calls on plain buffers may get symmetric kernels, as a text; None if none is set."""
     release, values = selection.communicator.release, selection.communicator.environment.values
     reaching = sorted(set(values) & set(release.environment.symmetric_kernels))
     if reaching and release.rules.symmetric_queue:
@@ -299,8 +298,10 @@ class SelectionChooser:
         task.bound = int(bound[0])
 
     def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
-        """What carries these calls of one kind instead of an algorithm; None if an algorithm does, which is always so
-        with a tuner."""
+        """What carries these calls of one kind instead of an algorithm.
+
+        None if an algorithm carries them; with a tuner, an algorithm always does.
+        """
         if self._tuner:
             return None
         request, sizes = tasks[0].request, [task.nbytes for task in tasks]

@@ -46,8 +46,9 @@ class ProxyOperation:
 class ChannelShare:
     """One channel's part of a work.
 
-    If channels have ranges, it is ``count`` elements from ``offset`` on. If they take turns, both describe the whole
-    work, and the channel has number ``turn``: it takes the chunks turn, turn + channels, turn + 2 * channels ...
+    If channels have ranges, the part is ``count`` elements from ``offset`` on. If channels take turns, ``count`` and
+    ``offset`` describe the whole work, and the channel with number ``turn`` among ``n`` channels does the chunks turn,
+    turn + n, turn + 2n ...
     """
 
     channel: int
@@ -123,8 +124,10 @@ class BlockPart:
 
 @dataclass(frozen=True, slots=True)
 class SymmetricBlock:
-    """The end of a block's part of the calls: the work in which it ends, and the fraction of that work,
-    (``end_fraction`` + 1) / 65536."""
+    """The end of a block's part of the calls.
+
+    The part ends in the work ``last_work``, after the fraction (``end_fraction`` + 1) / 65536 of that work.
+    """
 
     last_work: int  # workHi
     end_fraction: int  # fracHi

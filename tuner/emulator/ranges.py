@@ -33,9 +33,9 @@ LaunchFunction = Callable[[RuleCall, Tables, SizeArray, int], tuple[IntArray, In
 class Ranges(Framed):
     """Ranges of nBytes, [range], without gaps; both ends belong to a range.
 
-    ``algorithm`` and ``protocol`` are NCCL's numbers. If only these two delimit the ranges, ``channels`` and
-    ``threads`` are those of the range's first size. ``bypass`` names the kernel or copy engine of calls that bypass the
-    algorithms; their algorithm and protocol are -1, and their channels are blocks. It is None for other calls, and
+    ``algorithm`` and ``protocol`` are NCCL's numbers. If ranges end only where one of these two changes, ``channels``
+    and ``threads`` are those of the range's first size. ``bypass`` names the kernel or copy engine of calls that bypass
+    the algorithms; their algorithm and protocol are -1, and their channels are blocks. It is None for other calls, and
     empty if no call can bypass the algorithms.
     """
 

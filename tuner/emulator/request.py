@@ -19,7 +19,7 @@ FP8 = (DataType.float8e4m3, DataType.float8e5m2)
 
 @dataclass(frozen=True, slots=True)
 class CallConfiguration:
-    """A call's own configuration, NCCL's ncclCollConfig_t (2.31.2 and later); None: not set."""
+    """A call's own configuration, NCCL's ncclCollConfig_t (2.31.2 and later); a field is None if it is not set."""
 
     alg_selection: str | None = None
     force_alg_selection: int | None = None  # if not set, it counts as 1: a selection that cannot be met is an error
@@ -36,7 +36,7 @@ class CallConfiguration:
 
     @property
     def falls_back(self) -> bool:
-        """Whether NCCL chooses by itself if the selection cannot be met."""
+        """Whether NCCL makes its own choice if it cannot meet the call's selection."""
         return self.force_alg_selection == 0
 
 

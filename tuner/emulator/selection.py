@@ -176,11 +176,12 @@ class Selection:
         )
 
     def ranked(self, request: Request, sizes: SizeArray) -> tuple[FloatArray, NDArray[np.int64]]:
-        """The result of :meth:`times_us`, and NCCL's own picks on the classic path as indices into ``ALGO_PROTOS``, an
-        array [size].
+        """The result of :meth:`times_us`, and NCCL's own picks on the classic path.
 
-        Each time is computed only once; launches are computed only if they may move a pick or be refused. Raises
-        NoAlgorithm and BadInput.
+        The picks are indices into ``ALGO_PROTOS``, in an array [size].
+
+        Each time is computed only once. Launches are computed only if they may change a pick, or if they may be
+        refused. Raises NoAlgorithm and BadInput.
         """
         times_us = self.times_us(request, sizes)
         communicator = self.communicator
@@ -206,7 +207,7 @@ class Selection:
     ) -> list[NonClassicPath | None]:
         """For each size, the path by which the call bypasses the algorithms; None if it stays on the classic path.
 
-        ``classic`` returns the protocol that the classic path would use, if a tuner plugin answers instead of NCCL.
+        If a tuner plugin answers instead of NCCL, ``classic`` returns the protocol that the classic path would use.
         BadInput if the bypass is not emulated, or if there is less than a byte for each rank.
         """
         nbytes = size_array(sizes)
@@ -418,9 +419,9 @@ class Selection:
         """The release's picks, and their times, from a cost table as a tuner plugin leaves it.
 
         ``cost_us`` is an array [size][algorithm][protocol]; picks are indices into ``ALGO_PROTOS``. ``handed_us`` is
-        the table that NCCL gave the plugin, by default ``cost_us``. What a plugin's negative times mean, and times in
-        cells that NCCL ignores, depends on the release (:class:`tuner.release.schema.Plugin`). NoAlgorithm if nothing
-        is left.
+        the table that NCCL gave the plugin, by default ``cost_us``. The release decides what it means if a plugin
+        writes negative times, or times into cells that NCCL ignores (:class:`tuner.release.schema.Plugin`). NoAlgorithm
+        if nothing is left.
         """
         handed_us, plugin = cost_us if handed_us is None else handed_us, self.communicator.release.plugin
         revives, negative_excludes = plugin is None or plugin.revives, plugin is None or plugin.negative_excludes

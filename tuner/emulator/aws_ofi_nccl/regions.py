@@ -41,8 +41,8 @@ class Plane:
     """How a release of the tuner computes with points: its scale, its floating-point type, and how far it extends
     lines.
 
-    With ``nearer``, the line through two points ends at the first bound that it reaches (of bytes or of ranks), else at
-    the second.
+    If ``nearer`` is true, a line through two points ends at the first of the two bounds (most bytes, most ranks) that
+    it reaches. If ``nearer`` is false, it ends at the second.
     """
 
     log2: bool

@@ -45,7 +45,7 @@ MOST_ASKED = 2**62  # the largest size, in bytes
 
 @dataclass(frozen=True, slots=True)
 class Decliner:
-    """Says why a tuner leaves everything to NCCL."""
+    """The reason why a tuner leaves everything to NCCL."""
 
     reason: str
 

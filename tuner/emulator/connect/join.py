@@ -75,8 +75,9 @@ def _renamed(place: TreePlace, name: Callable[[int], int]) -> TreePlace:
 
 @keeping_all()
 def connect(views: Sequence[Comm], nodes: Nodes) -> Connected:
-    """The channels of a communicator that consists of these nodes. ``views`` has the communicator as the ranks of each
-    kind of node see it.
+    """The channels of a communicator that consists of these nodes.
+
+    ``views`` has, for each kind of node, the communicator as the ranks of such nodes see it.
 
     ``views`` has the order of ``nodes.kinds``. Nodes have to be in the order of their first ranks.
     """
@@ -217,8 +218,8 @@ class Join:
     def adapter(self, node: int, rank: int, number: int, graph: str) -> ChannelAdapter:
         """The adapter of a rank on a channel on which one of its peers is on another node (ncclTopoGetNetDev).
 
-        As in NCCL, it depends on the channel's own number even if the channel is a copy of another or was swapped with
-        one.
+        As in NCCL, the adapter depends on the number of this channel, even if the channel is a copy of another one or
+        was swapped with another one.
         """
         channel = number % self.count
         ends = self.own.adapters(graph)[channel]

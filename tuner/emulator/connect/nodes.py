@@ -121,13 +121,13 @@ class NodeKind:
 
     @cached_property
     def relay_of(self) -> Mapping[tuple[int, int], int]:
-        """The relaying ranks, by rank of the node and network device."""
+        """The local rank that relays to a network device for another local rank, by (local rank, network device)."""
         return {(rank, net): over for rank, net, over in self.relays}
 
     def adapter(self, rank: int, net: int, ranks: Sequence[int]) -> ChannelAdapter:
         """The adapter by which a local rank reaches the device that graphs call ``net``.
 
-        ``ranks`` are the ranks of that rank's node.
+        ``ranks`` has the number in the communicator of each local rank of the node.
         """
         on_its_host = net & (1 << HOST_BIT) - 1 if net > 0 else net
         return ChannelAdapter(on_its_host, ranks[self.relay_of.get((rank, net), rank)], net)

@@ -327,8 +327,8 @@ class Transfer:
     """A message as a kernel holds it; up to 2.21 a chunk of a message.
 
     ``channels`` are in the order of the transfer's parts, which have ``part_bytes`` each, except for the last.
-    ``chunk_bytes`` go through a buffer at once; from 2.22 on LL's flags are not counted. ``network``: the transfer goes
-    over the network, not over peer-to-peer or shared memory.
+    ``chunk_bytes`` is the number of bytes that go through a buffer at once; from 2.22 on it does not include the flags
+    of LL. ``network`` is true if the transfer goes over the network, and false for peer-to-peer and shared memory.
     """
 
     message: Message
@@ -365,7 +365,7 @@ class P2pWork:
 
 @dataclass(frozen=True, slots=True)
 class WorkElement:
-    """The place of a chunk among the 16 of a work, up to 2.21, and the warps that send or receive it."""
+    """A chunk of a work in releases up to 2.21: its place among the 16 of the work, and the warps that do it."""
 
     place: int
     transfer: Transfer
@@ -378,8 +378,8 @@ class WorkElement:
 class ExchangeKernel:
     """One launch of sends and receives.
 
-    ``batches`` lists, for each channel in the order of its block, what runs together: works by their index in
-    ``works``, or the elements of a work.
+    ``batches`` lists the batches of each channel, with the channels in the order of their blocks. What is in one batch
+    runs together: works, given by their index in ``works``, or the elements of one work.
     """
 
     threads: int
@@ -393,7 +393,10 @@ class ExchangeKernel:
 
     @property
     def transfers(self) -> Iterator[tuple[Transfer, int | None]]:
-        """The messages with their rounds, round by round; up to 2.21 chunks without rounds, channel by channel."""
+        """The transfers, each with its round, in the order of rounds.
+
+        In releases up to 2.21 the transfers are in the order of channels, and have None instead of a round.
+        """
         for work in self.works:
             yield from ((each, work.round) for each in (work.receive, work.send) if each is not None)
         elements = (item for batches in self.batches.values() for batch in batches for item in batch)
@@ -416,8 +419,11 @@ class P2pContext:
     rings: Callable[[], Sequence[Sequence[int]]]  # for each channel, the ranks of the ring, beginning with the own rank
 
     def by_network(self, peer: int) -> bool:
-        """Whether only the network joins ``peer``: this is so on most other nodes, and on a socket that has its own
-        adapters."""
+        """Whether the rank reaches ``peer`` only over the network.
+
+        This is so for most peers on other nodes, and for peers of the same node on another socket that has its own
+        adapters.
+        """
         (own, place), (other, other_place) = (self.order.place(rank) for rank in (self.order.rank, peer))
         if own == other:
             return (place, other_place) in self.joined_by_network

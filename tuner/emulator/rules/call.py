@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class RuleCall:
     """A request on a communicator, with the algorithm and protocol that a rule computes for.
 
-    ``algorithm`` and ``protocol`` are those of ``algo_proto``, ``rules`` and ``limits`` those of the release. Nothing
-    of a call ever changes.
+    ``algorithm`` and ``protocol`` are those of ``algo_proto``, ``rules`` and ``limits`` those of the release. The
+    attributes of a call never change.
     """
 
     __slots__ = ("algo_proto", "algorithm", "communicator", "limits", "protocol", "request", "rules")
@@ -56,8 +56,9 @@ class RuleCall:
 class ModelPoint:
     """One cell of the latency and bandwidth tables, with what the rules derive from it.
 
-    ``graph`` is the algorithm's, ``environment`` has the variables of the communicator, ``ranks`` and ``nodes`` are its
-    numbers of them; ``release`` and ``rules`` are those that it runs. Nothing of a cell ever changes.
+    ``graph`` is the graph of the cell's algorithm. ``environment`` has the variables of the communicator, ``ranks`` and
+    ``nodes`` are the numbers of its ranks and nodes, ``release`` is the NCCL release that it runs, and ``rules`` are
+    that release's rules. The attributes of a cell never change.
     """
 
     __slots__ = (

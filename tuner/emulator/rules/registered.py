@@ -108,8 +108,9 @@ def missing(release: Release, buffers: Buffers) -> str | None:
 
 
 def not_on_nodes(communicator: Comm, buffers: Buffers) -> str | None:
-    """Why a collective on such buffers is not emulated here: the nodes differ, or NCCL joins NVLink domains into one.
-    Returns None if it is emulated.
+    """Why a collective on such buffers is not emulated here; None if it is emulated.
+
+    It is not emulated if the nodes differ, or if NCCL joins NVLink domains into one.
 
     A rank's NVLS channels depend on the compute capability of its own GPU, and with one rank per node on its own
     adapter (ncclNvlsRegResourcesQuery, src/transport/nvls.cc, and src/register/coll_reg.cc, v2.28.9-1).
@@ -304,7 +305,9 @@ def peers_take_buffers(call: RuleCall) -> bool:
 
 
 def network_takes_buffers(call: RuleCall, network: Callable[[], NetworkUse] | None) -> bool:
-    """Whether adapters use the buffers of a rank with this use of the network. BadInput without a topology."""
+    """Whether adapters access the user's buffers themselves, given how the rank uses the network. BadInput without a
+    topology.
+    """
     if network is None or call.communicator.nodes == 1 or not may_reach_network(call):
         return False
     used = network()
@@ -347,8 +350,8 @@ class ZeroCopyPeer(Enum):
 
 
 def takers(call: RuleCall, network: Callable[[], NetworkUse] | None) -> tuple[ZeroCopyPeer, ...]:
-    """The peers that access the user's buffers without a copy, for the call of a rank with this use of the network.
-    BadInput if that is not emulated.
+    """The peers that access the user's buffers of a call without a copy, given how the rank uses the network. BadInput
+    if that is not emulated.
 
     Source: ncclRegisterCollBuffers and ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.28.9-1.
     """

@@ -169,7 +169,7 @@ def ring_plateau_gathering_on_one_blackwell_node(
 def ring_plateau_graded(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes) -> Corrected:
     """Ring/Simple: latency rises once every rank and channel has 64 bytes; on one Blackwell node less at large sizes.
 
-    How far it fades there depends on the steps of the ring.
+    On one Blackwell node, the rise gets smaller at large sizes; how much smaller depends on the steps of the ring.
     """
     reduces = call.request.collective is Collective.AllReduce
     alone = (reduces or call.request.spreads) and _one_blackwell_node(call)
@@ -249,8 +249,8 @@ RULES: Registry[PickRule] = Registry()
 def first_fastest(times: Iterator[FloatArray], communicator: Comm) -> tuple[NDArray[np.int8], FloatArray]:
     """The pick with the lowest time, and that time in us, [size]; of equal cells the first in NCCL's order.
 
-    Negative times do not count. A ring with one rank per node can have a negative time, in releases that count more
-    network steps than steps.
+    Negative times do not count. A ring with one rank per node can have a negative time in releases that count more
+    network steps for it than steps in all.
     """
     of_each = list(times)
     best, best_us = _first_least(of_each)

@@ -16,8 +16,8 @@ ON_THE_WIRE = {Protocol.LL: (8, 16), Protocol.LL128: (1920, 2048), Protocol.Simp
 class InNetwork(Enum):
     """Hardware between ranks that takes part: the switch of a node (NVLink SHARP), or the network (SHARP).
 
-    The hardware adds what all ranks send for an element, or gives all ranks a copy of what one rank sends. All ranks
-    are those of the node for the switch, and the heads of the same number for the network.
+    The hardware adds what all ranks send for an element, or gives all ranks a copy of what one rank sends. For the
+    switch, "all ranks" are those of its node; for the network, they are the heads with the same number.
     """
 
     switch_adds = "switch adds"
@@ -56,7 +56,7 @@ class Step:
 
     @property
     def elements(self) -> int:
-        """Number of elements of a message; 0 if the count does not reach so far, and nothing goes over the wire."""
+        """Number of elements of a message; 0 if the call's elements end before it and nothing goes over the wire."""
         return sum(elements for _, elements in self.pieces)
 
 

@@ -24,7 +24,7 @@ Place: TypeAlias = Callable[[int, int], Pieces]  # where elements of a loop's co
 
 @dataclass(frozen=True, slots=True)
 class ChunkStep:
-    """A step that has one part of each loop, before its number and its elements are known."""
+    """A step that moves one part of each loop; its number and its elements are not known yet."""
 
     part: int
     place: Place
@@ -35,19 +35,22 @@ class ChunkStep:
 
 @dataclass(frozen=True, slots=True)
 class ThreadGroup:
-    """Threads of a block that do the same in each loop."""
+    """Threads of a block that do the same steps in each loop."""
 
     going: Sequence[ChunkStep]
     connection: int = 0
 
 
 def in_buffer(first: int, elements: int) -> Pieces:
-    """Place of elements that are counted from the start of the whole buffer."""
+    """Where elements that are counted from the start of the whole buffer are in the buffer."""
     return ((first, elements),)
 
 
 def in_part_of(owner: int, count: int) -> Place:
-    """Place of elements that are counted from the start of rank ``owner``'s part; each part has ``count`` elements."""
+    """Where elements that are counted from the start of rank ``owner``'s part are in the buffer.
+
+    Each rank's part has ``count`` elements.
+    """
     return lambda first, elements: ((first + owner * count, elements),)
 
 
@@ -108,11 +111,13 @@ class NodeHeads:
         return len(self.of_nodes[0])
 
     def own_piece(self, count: int) -> Place:
-        """The part of a rail's chunk that is this node's, for parts of ``count`` elements."""
+        """Where this node's elements of a rail's chunk are in the buffer; each rank's part has ``count`` elements."""
         return lambda first, elements: tuple(self._of_rail(self.own or 0, count, first, elements, {self.node}))
 
     def of_rail(self, head: int, count: int) -> Place:
-        """A rail's chunk in the buffer: a rail consists of the parts of all heads with one number, node after node.
+        """Where the elements of a rail's chunk are in the buffer.
+
+        A rail consists of the parts of the heads that have the same number on all nodes, node after node.
 
         Source: Scatterer of src/device/all_gather.h and reduce_scatter.h, v2.28.9-1.
         """
