@@ -73,8 +73,9 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class GroupedPick:
-    """What one call of a group gets. ``threads`` is the block size of its kernel, ``own_threads`` the number of these
-    that the call needs.
+    """What NCCL decides for one call of a group.
+
+    ``threads`` is the block size of the call's kernel, and ``own_threads`` is how many of these threads the call needs.
 
     ``channels`` are contiguous from 2.20 on. If a kernel has a path, its calls have no algorithm, protocol, channels or
     choice of their own.
@@ -92,7 +93,7 @@ class GroupedPick:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """``picks`` in the order of the calls, ``kernels`` and ``choices`` in the order NCCL makes them."""
+    """NCCL's plan for a group: ``picks`` in the order of the calls, ``kernels`` and ``choices`` in NCCL's order."""
 
     picks: tuple[GroupedPick, ...]
     kernels: tuple[Kernel, ...]
@@ -144,8 +145,7 @@ def _picked(operation: Operation, task: CollectiveTask, threads: int, kernel: in
 
 
 def check_roots(communicator: Comm, operations: Sequence[Operation]) -> None:
-    """Raises BadInput for a root that is not a rank, and for several roots if NCCL merges such broadcasts into one
-    call."""
+    """Raises BadInput for a root that is not a rank, and for broadcasts that NCCL would merge into one call."""
     check_roots_are_ranks(communicator, operations)
     if together := broadcasts_together(communicator, operations):
         roots = {operations[place].root for place in together}
@@ -162,7 +162,10 @@ def check_roots_are_ranks(communicator: Comm, operations: Sequence[Operation]) -
 
 
 def broadcasts_together(communicator: Comm, operations: Sequence[Operation]) -> list[int]:
-    """The indices of the broadcasts that NCCL merges into one call: all of a group, if they have several roots."""
+    """The indices of the broadcasts that NCCL merges into one call.
+
+    If NCCL merges broadcasts, these are all broadcasts of a group in which they have different roots, else none.
+    """
     together = communicator.release.exchange.broadcasts_together
     if not together or communicator.environment.number("NCCL_ALLGATHERV_ENABLE", 1) == 0:
         return []
@@ -249,7 +252,7 @@ def _loaded(selection: Selection) -> Tuner | None:
 
 
 class SelectionChooser:
-    """Answers a scheduler's questions with the help of the selection, and keeps the choices."""
+    """Answers a scheduler's questions from a selection, and keeps the choices that it made."""
 
     def __init__(self, selection: Selection, tuner: Tuner | None, beside_messages: bool = False) -> None:
         self.beside_messages = beside_messages

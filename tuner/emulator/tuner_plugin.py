@@ -114,10 +114,10 @@ class TunerPlugin(Protocol):
         """The reason why NCCL's own picks stay, whatever the call; None if the tuner decides."""
 
     def ignored_by(self, release: str) -> str | None:
-        """The releases that the tuner was made for, if NCCL ``release`` ignores its answers; None if NCCL uses them."""
+        """None if NCCL ``release`` uses the tuner's answers; else the releases that the tuner was made for."""
 
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
         """The chunk size that the tuner names; None if NCCL does not ask the tuner."""
 
     def chunks_follow_choices(self, communicator: "Comm") -> bool:
-        """Whether chunk sizes depend on what was chosen last, which in a group may be another call."""
+        """Whether a call's chunk size depends on the tuner's last choice, which in a group may be for another call."""

@@ -234,7 +234,7 @@ class PeerOrder:
         return size
 
     def place(self, rank: int) -> tuple[int, int]:
-        """The node of a rank, and the rank's place among the ranks of that node."""
+        """Returns the node of a rank, and the place of the rank among the ranks of that node."""
         nodes, places = self._places
         return int(nodes[rank]), int(places[rank])
 

@@ -85,7 +85,7 @@ class Fixed(NvlsChunk):
 
 @NVLS_RULES.variant(nccl.COMPUTE_COLL(since="2.19.3"))
 class SlowNetworks(Fixed):
-    """As :class:`Fixed`, but less with little bandwidth between nodes, and 64 KiB for trees over four or more nodes."""
+    """As :class:`Fixed`, but less with little bandwidth between nodes, and 64 KiB for NVLSTree on 4 nodes or more."""
 
     slow_gbs, slow_bytes = 150, 32768
     tree_nodes, tree_bytes = 4, 65536
@@ -190,9 +190,9 @@ def direct(sized: Sized) -> int:
 
 
 def whole_chunk_bytes(call: RuleCall, effective: bool) -> int:
-    """The chunk size in bytes of a call that is large enough for it.
+    """The chunk size in bytes before it is reduced for small calls.
 
-    ``effective``: counts only the data, without the flags of LL and LL128.
+    If ``effective`` is true, the flags of LL and LL128 do not count, only the data.
     """
     chunk = step_bytes(call.communicator, call.protocol) * chunk_and_slice_steps(call)[0]
     if effective and call.protocol is Protocol.LL:
@@ -312,7 +312,7 @@ MAX_NET_BYTES = 1 << 30  # NCCL_MAX_NET_SIZE: src/include/collectives.h, v2.24.3
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The parts of a task that its channels do."""
+    """How a task is divided: the part of each of its channels."""
 
     sharing: Sharing
     shares: tuple[ChannelShare, ...]  # one for each channel
@@ -401,7 +401,7 @@ def _check(scheduled: ScheduledTask, chunk: int) -> None:
 
 
 def check_buffer(call: RuleCall) -> None:
-    """NcclFails if a variable leaves no whole chunk of a call, so that NCCL divides by zero as it launches it."""
+    """Raises NcclFails if a variable makes chunks so small that NCCL divides by zero when it launches the call."""
     variable = VARIABLES[call.protocol]
     if variable not in call.communicator.environment.values:
         return

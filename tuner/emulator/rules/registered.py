@@ -428,7 +428,7 @@ def check_buffers_of(communicator: Comm, request: Request) -> None:
 
 
 def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
-    """Checks the buffers of any call; ``of`` describes its windows. Raises BadInput."""
+    """Raises BadInput for buffers of any call that cannot be used or are not emulated; ``of`` describes its windows."""
     if buffers is Buffers.plain:
         return
     release, values = communicator.release, communicator.environment.values.keys()

@@ -187,7 +187,7 @@ class KernelChoice:
 
 @dataclass(frozen=True, slots=True)
 class KernelCounts:
-    """The sizes of the calls of one kernel: the largest in bytes, and the sum that the model uses for all of them."""
+    """Sizes of the calls that one kernel carries: the largest in bytes, and the sum of all as the model counts it."""
 
     most_bytes: int
     modelled_bytes: int
@@ -195,7 +195,7 @@ class KernelCounts:
 
 
 def best(communicator: Comm, request: Request, counts: KernelCounts) -> KernelChoice | None:
-    """The kernel with the least time, to which each block adds a charge; None if none can carry the call."""
+    """The kernel with the least time, where each block adds a charge to it; None if no kernel can carry the call."""
     table = communicator.release.symmetric
     least: KernelChoice | None = None
     for choice in weighed(communicator, request, counts):

@@ -221,14 +221,16 @@ def if_gpus_start_transfers(communicator: Comm) -> bool:
 
 
 def note_multicast(communicator: Comm, request: Request) -> bool:
-    """Whether NCCL finds out if GPUs multicast when it makes this call's windows. BadInput as in :func:`are_made`."""
+    """Whether NCCL determines, when it makes this call's windows, if GPUs can multicast. BadInput as in
+    :func:`are_made`.
+    """
     if request.buffers is not Buffers.window or not are_made(communicator):
         return False
     return bool(request.symmetric) or communicator.release.symmetric.multicast_is_noted_by == "windows"
 
 
 def are_made(communicator: Comm) -> bool:
-    """Whether windows are really made. Raises BadInput.
+    """Whether NCCL really makes a window when a buffer is registered as one. Raises BadInput.
 
     If no windows are made, the release's table says how NCCL treats their buffers.
     """

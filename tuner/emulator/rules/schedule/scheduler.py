@@ -502,8 +502,11 @@ def _channels_to_choose_from(communicator: Comm, task: CollectiveTask, together:
 
 
 def least_loaded(loads: Sequence[int], wanted: int, most: int) -> list[int]:
-    """The ``wanted`` channels with the least load. A later channel replaces the first of those with the highest load so
-    far."""
+    """The ``wanted`` channels with the least load.
+
+    The list begins with the first ``wanted`` channels. Each later channel replaces the most loaded channel of the list
+    (of several, the first), if its own load is smaller.
+    """
     least = list(range(wanted))
     for channel in range(wanted, most):
         heaviest = max(range(wanted), key=lambda i: loads[least[i]])

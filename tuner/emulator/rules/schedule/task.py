@@ -113,7 +113,7 @@ FUNCTION_RULES: Registry[Callable[[CollectiveTask, Op], DataType]] = Registry()
 
 @DEVICE_OP_RULES(nccl.HOST_TO_DEV_RED_OP(since="2.19.3"), nccl.HOST_TO_DEV_RED_OP_MOVED(since="2.31.2"))
 def minimum_is_maximum(op: Op) -> Op:
-    """The device's operation: minimum and maximum are one, and an argument says which."""
+    """Minimum and maximum are the same operation of the device, with an argument that says which of them is meant."""
     return Op.max if op is Op.min else op
 
 
@@ -162,7 +162,7 @@ def function(communicator: Comm, task: CollectiveTask) -> tuple[object, ...]:
 
 
 def neighbours(communicator: Comm, tasks: Iterable[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
-    """Groups of tasks of one kind that follow each other."""
+    """The tasks in groups: successive tasks of the same kind form a group."""
     for _, together in groupby(tasks, lambda task: kind(communicator, task.request)):
         yield list(together)
 
