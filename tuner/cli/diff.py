@@ -227,8 +227,9 @@ def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Re
         for before, after, of_all in compared
     ]
     say(
-        f"{scenario.nodes} x {scenario.name}: the share of sizes from 1 KiB to 1 GiB (by powers of two) whose pick "
-        "changes, and how much longer a new pick takes at most, by the model of the release before"
+        f"{scenario.nodes} x {scenario.name}: for each pair of releases, the share of the sizes from 1 KiB to 1 GiB "
+        "(powers of two) at which the pick changes; loses: by how much a new pick is slower at most, by the older "
+        "release's model"
     )
     print_table("", ("before", "after", *names, "loses"), rows)
 

@@ -71,7 +71,7 @@ RULES = (
 @site_options
 @options.option(
     "--machine-note",
-    "What is known about the machine, and how certainly; needed with -o if there is no --machine.",
+    "A sentence on what is known about the machine and how sure that is; needed with -o if there is no --machine.",
     metavar="TEXT",
 )
 @options.option(

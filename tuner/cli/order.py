@@ -62,7 +62,11 @@ MOST_RANKS = 65_536  # whose order is followed rank by rank
 @options.flag("--group", "together", "The calls form one group, in the order of --bytes.")
 @options.change_option
 @options.option("--root", "The root rank of Reduce.", type=int, default=0, metavar="RANK")
-@options.option("--settings/--no-settings", "Look for the variables that would make the answer yes.", default=True)
+@options.option(
+    "--settings/--no-settings",
+    "If the bits differ, look for NCCL variables with which they would be the same.",
+    default=True,
+)
 @options.communicator_options()
 @options.call_options(windows=False)
 @options.json_option

@@ -67,8 +67,10 @@ class Ranges(Framed):
         )
 
     def columns(self) -> dict[str, Column]:
-        """One row per range: from_bytes, to_bytes, algorithm, protocol, channels, threads; and bypass, if calls may
-        bypass the algorithms."""
+        """One row per range: from_bytes, to_bytes, algorithm, protocol, channels, threads.
+
+        If a symmetric kernel or copy engines may carry calls, the column bypass names which does.
+        """
         columns = arrays_of(self, "from_bytes", "to_bytes", "algorithm", "protocol", "channels", "threads")
         return columns | ({"bypass": self.bypass} if self.bypass else {})
 

@@ -415,7 +415,7 @@ def _sglang_row(situation: Situation, release: EngineRelease, given: Given) -> M
 
 @rule
 def sglang_custom_limit(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """The size is at most the largest that one of the algorithms of SGLang's second custom AllReduce takes.
+    """Whether some algorithm of SGLang's second custom AllReduce takes a call of this size.
 
     Its thresholds depend on the GPU generation, on the number of ranks, and on whether the call is in a graph or eager.
     Each threshold is cut to the size of the buffers. A buffer is as large as the largest threshold, but at most the cap

@@ -261,7 +261,10 @@ class FileTuner:
         return sorted(ends if following is None else ends.union(following.breaks(communicator, request)))
 
     def may_flicker(self, communicator: Comm, request: Request) -> bool:
-        """Whether the following tuner may flicker; the file itself never does, as its rows are ranges of sizes."""
+        """Whether rounding decides some answers of the tuner that is asked after the table.
+
+        It decides none of the table's own, whose rows are ranges of sizes.
+        """
         following = self._followed_by(communicator)
         return following is not None and following.may_flicker(communicator, request)
 

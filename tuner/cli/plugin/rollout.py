@@ -143,7 +143,11 @@ def _check_signature(table: Path, signature: Path, signers: Path | None, identit
     default=rollout.LEAST_MARGIN_S,
 )
 @options.option(
-    "--reason", "why", "A reason in one line, which is written to the file.", default="", show_default=False
+    "--reason",
+    "why",
+    "Why the table is switched on or off, in one line; it is written into FILE.",
+    default="",
+    show_default=False,
 )
 def switch_command(file: Path, state: str, margin_s: int, why: str) -> None:
     """Turns the plugin's table off, or on again, for jobs that begin from now on; also repairs the file of the switch.

@@ -30,8 +30,8 @@ def network_use(connected: Connected, rank: int, access_of: AccessOf, later: Col
     """How a rank uses the network: whether and how it reaches other nodes.
 
     The ring connections of all ranks count, because NCCL tells every rank about them. ``later`` names algorithms that
-    are connected after rings. Of their connections only the rank's own count, and only those that rings do not have
-    already.
+    NCCL connects after the rings. Of the connections of these algorithms, only the rank's own count, and of those only
+    the ones that its rings have not made already.
     """
     of_all = [list(_of_rings(connected, each)) for each in range(len(connected.ranks))]
     own = of_all[rank]

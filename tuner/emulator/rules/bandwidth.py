@@ -283,5 +283,5 @@ def _blackwell(point: ModelPoint) -> bool:
 
 @RULES(nccl.NOT_NCCL)
 def measured_efficiency(value: Float, point: ModelPoint) -> Float:
-    """Not a rule of NCCL: fitted constants add it, the measured share of the model's bandwidth."""
+    """Multiplies the bandwidth by its measured share, ``efficiency`` in fitted constants; NCCL has no such rule."""
     return value * f32(point.release.efficiency.get(point.algorithm, {}).get(point.protocol, 1.0))

@@ -1,7 +1,7 @@
 """Marks the connections on every ring as NCCL's transports would: through peers' memory, or by GPUDirect RDMA.
 
-All ranks' connections are marked, as NCCL tells every rank about all of them (ncclTransportRingConnect,
-src/transport/generic.cc, v2.28.9-1).
+The connections of all ranks are marked, not only those of one rank, because NCCL tells every rank about all of them
+(ncclTransportRingConnect, src/transport/generic.cc, v2.28.9-1).
 """
 
 import os

@@ -89,8 +89,8 @@ class Conditions:
 class Arms:
     """The choices that the calls of a job try in turn; None stands for NCCL's own choice.
 
-    The calls are divided into blocks of ``block`` calls. Of every ``every`` blocks, one uses one of ``choices``; after
-    ``calls`` calls, none does.
+    The job's calls are divided into blocks of ``block`` calls each. One block in ``every`` uses one of ``choices``, and
+    the others use NCCL's own choice; after the first ``calls`` calls no block uses any of them.
     """
 
     choices: tuple[TableChoice | None, ...]

@@ -46,7 +46,7 @@ def of_nodes(
 ) -> tuple[NodeFacts, ...]:
     """The facts of each of ``count`` nodes; nodes that the log does not show get those of the first node that it shows.
 
-    BadInput for compute capabilities that do not match the ranks.
+    Raises BadInput if the number of given compute capabilities does not fit the number of ranks.
     """
     assert reading.group is not None
     ranks = reading.group.ranks

@@ -201,7 +201,8 @@ class RunsQuery:
 def read(asked: RunsQuery) -> MeasuredArms:
     """The arms of one machine.
 
-    BadInput if machine or release are missing, a label is invalid, or a file forced something else than its label.
+    BadInput if the machine or the release is missing, if the name of an arm is invalid, or if a file was measured with
+    another algorithm or protocol forced than its arm names.
     BadMeasurement if a file has no times, or times that cannot be true.
     """
     given = Given(asked.site.nccl, asked.nodes, asked.gpus_per_node, by_round=True)
