@@ -304,6 +304,7 @@ def _main(ranks: str, per_node: str, meeting: str, *script: str) -> None:
         _check(rank.here.cudaGraphDestroy(graph))
     if rank.world:
         _check(rank.here.ncclCommDestroy(rank.world))
+    CDLL(None).fflush(None)  # what NCCL has logged: "done" would stand inside its last line
     print("done")
 
 
