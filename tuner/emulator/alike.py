@@ -79,30 +79,19 @@ LIMITS = (
 CANDIDATE_RULES = ("candidate", "fp8_needs_hopper")
 RULES_OF_CELLS = ("time", "penalty", "nvls_kind", "nvls_bound", "bound_channels")
 CORRECTING_LIMITS = ("tree_corrections", "nvls_tree_corrections", "nvls_tree_corrections_on_two_arm_nodes")
-CALL_FACTS = attrgetter(
+SHAPE_AND_CHANNELS = (
     "ranks",
     "nodes",
     "min_local_ranks",
     "max_local_ranks",
     "channels",
     "coll_channels",
-    "nvls_channels",
     "min_comp_cap",
     "cpu_arch",
-    "collnet",
 )
+CALL_FACTS = attrgetter(*SHAPE_AND_CHANNELS, "nvls_channels", "collnet")
 # What corrections and penalties look at
-CORRECTING_FACTS = attrgetter(
-    "ranks",
-    "nodes",
-    "min_local_ranks",
-    "max_local_ranks",
-    "channels",
-    "coll_channels",
-    "min_comp_cap",
-    "cpu_arch",
-    "net_gbs",
-)
+CORRECTING_FACTS = attrgetter(*SHAPE_AND_CHANNELS, "net_gbs")
 
 NOT_COMPARED = ("release", "environment", "rules", "links", "merges_adapters", "shared", "tuner", "copied_from")
 FACTS = tuple(each.name for each in fields(Comm) if each.name not in (*NOT_COMPARED, "graphs"))
@@ -137,20 +126,17 @@ def of_calls(communicator: Comm) -> Hashable | None:
     return None if tables is None else (tables, _calls_content(communicator.release, communicator.rules, generation))
 
 
-def of_choice(selection: Selection, request: Request) -> Hashable | None:
+def of_choice(
+    selection: Selection, request: Request
+) -> tuple[Hashable, Hashable, tuple[Hashable, ...], tuple[Hashable, ...]] | None:
     """Calls for which this value is equal have equal candidates, times, picks and launches at every size.
+
+    It has four parts: facts about the communicator, what all launches of the calls depend on, and for each candidate
+    what its times, and what its launches depend on in addition.
 
     None for a call that NCCL refuses, and for one that is not compared: a call on other than plain buffers, with a
     configuration of its own, or on a communicator that :func:`of_tables` does not compare.
     """
-    return _of_parts(selection, request)
-
-
-def _of_parts(
-    selection: Selection, request: Request
-) -> tuple[Hashable, Hashable, tuple[Hashable, ...], tuple[Hashable, ...]] | None:
-    """The value of :func:`of_choice` in four parts: facts about the communicator, what all launches of the calls depend
-    on, and for each candidate what its times, and what its launches depend on in addition."""
     communicator = selection.communicator
     if not _is_compared(communicator):
         return None
@@ -297,7 +283,7 @@ class Alike:
 
         Communicators that share picks get the same object, which must not be changed. Raises NoAlgorithm and BadInput.
         """
-        choice = _of_parts(selection, request)
+        choice = of_choice(selection, request)
         if choice is None or not 0 < len(sizes) <= CHUNK:
             return selection.pick(request, sizes)
         content = sizes.tobytes()
